@@ -29,7 +29,7 @@ def words(edit: Edit) -> tuple[str, str]:
     """What the container would have started with, and what it gets."""
     if isinstance(edit, Drop):
         return edit.what, "absent"
-    before, after = edit.before_and_after()
+    before, after = edit.shown()
     values = before if isinstance(before, list) else [before]
     return ", ".join(map(_word, values[:SHOWN])) or "-", "absent" if after is None else _word(after)
 

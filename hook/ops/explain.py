@@ -13,6 +13,7 @@ from typing import Any
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.system import Untrusted, read_file, trusted
 from hook.core.base.text import printable
+from hook.core.base.urls import without_credentials
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
 from hook.core.decide import AuditedRules, Case
@@ -281,4 +282,5 @@ def _diff(decided: Plan, spec: Spec, config: str) -> str:
         spec.annotations = stamp(spec.annotations, Reserved({}, []), "")
     after = json.dumps(json.loads(spec.render()), indent=2).splitlines(keepends=True)
     name = printable(config)  # the lines themselves are JSON in ASCII
-    return "".join(difflib.unified_diff(before, after, name, name + " (corrected)", n=2))
+    lines = difflib.unified_diff(before, after, name, name + " (corrected)", n=2)
+    return "".join(map(without_credentials, lines))

@@ -50,6 +50,9 @@ install -d "$root/etc/reassert/trust.d"
 for unit in reassert-agent.service reassert-agent.socket reassert-nri.service reassert-trust.path reassert-trust.service; do
   sed 's|=/usr/local/bin/reassert|=/usr/bin/reassert|' "packaging/systemd/$unit" > "$root/usr/lib/systemd/system/$unit"
 done
+for unit in path service; do # the template for stores with a name of their own
+  cp "$root/usr/lib/systemd/system/reassert-trust.$unit" "$root/usr/lib/systemd/system/reassert-trust@.$unit"
+done
 cp packaging/deb/copyright "$doc"
 python3 packaging/deb/docs.py "$doc"
 gzip -9n < CHANGELOG.md > "$doc/changelog.gz"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running
+from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
 
 RUNC = "/usr/sbin/runc"
 LIMIT, KEPT = 64 << 20, 4
@@ -80,3 +80,25 @@ def test_whatever_lies_at_its_path_a_container_starts(
     assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=x"])
     assert os.lstat(node.events).st_mtime_ns == before.st_mtime_ns
     assert Path("/etc/hostname").read_text() == hostname
+
+
+def test_credentials_of_a_proxys_url_reach_the_container_alone(node: Node, bundle: Bundle, directory: Path) -> None:
+    url, own = "http://sandbox:s3cret@proxy:3128", "http://evil:hunter2@elsewhere:3128"
+    file = directory / "proxy"
+    file.write_text(f"{url}\n")
+    rule = f"  - name: proxy\n    env: [{{name: HTTP_PROXY, valueFrom: {{file: {file}}}}}]\n"
+    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n{rule}")
+    bundle.spec["process"]["env"] = ["PATH=/bin", f"HTTP_PROXY={own}"]
+    bundle.save()
+    said = ""
+    for form in ("table", "json", "diff"):
+        said += run(
+            str(REASSERT), "explain", "-o", form, "--policy", str(node.policy), "--bundle", str(bundle.directory)
+        ).stdout
+    assert said.count("http://***@proxy:3128") > 2
+    assert f"HTTP_PROXY={url}" in start(node.dispatcher(RUNC), bundle, [f"HTTP_PROXY={own}"])
+    (event,) = node.logged()
+    (edit,) = event["edits"]
+    assert (edit["before"], edit["after"]) == (["http://***@elsewhere:3128"], "http://***@proxy:3128")
+    assert "s3cret" not in said
+    assert "hunter2" not in said + node.events.read_text()

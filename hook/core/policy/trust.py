@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 
 from hook.core.base.compare import clean
-from hook.core.policy.trust_layout import LIVE, live
+from hook.core.policy.trust_layout import ALONE, LIVE, live
 
 DEFAULTS = "defaults"
 """The name that stands for all stacks without a trade-off, in `stacks`."""
@@ -90,7 +90,7 @@ def entries(trust: dict[str, Any]) -> tuple[Entries, Entries]:
         for entry in wanted:
             name = str(entry["name"])
             env[name] = (entry, f"{env[name][1]}, {stack.id}" if name in env else stack.id)
-    store = directory(str(trust["bundle"]))
+    store = directory(str(trust["bundle"])) + ("" if trust.get("publicRoots", True) else f"/{ALONE}")
     above = {"volumesAbove": "Allow"} if trust.get("volumesAbove") == "Allow" else {}
     mounts: Entries = {}
     for layout in table()[0].values():

@@ -7,10 +7,10 @@ STORES = "/var/lib/reassert/trust"
 """The directory of all trust stores of the node."""
 
 DEFAULT = "company"
-"""The name of the trust store unless the command line has --name."""
+"""The name of the trust store unless the command line has one."""
 
 SOURCES = "/etc/reassert/trust.d"
-"""The directory whose certificates are added unless the command line has --add."""
+"""The directory of the default store's CAs. A store of another name has its own subdirectory."""
 
 GENERATIONS = "generations"
 """Subdirectory of a store: one directory of real files for each generation, `000001` and up, never changed."""
@@ -27,6 +27,9 @@ BUNDLE = "ca-certificates.crt"
 
 ADDED = "added.pem"
 """Only the added CAs, in PEM, for a variable that adds to the roots (NODE_EXTRA_CA_CERTS)."""
+
+ALONE = "alone"
+"""Subdirectory that has the other names again, with the added CAs alone: `publicRoots: false` of a rule."""
 
 JAVA = "java/cacerts"
 """All certificates as Java's trust store: PKCS12 with the password `changeit`."""
@@ -62,6 +65,11 @@ def store(name: str = DEFAULT) -> str:
     return f"{STORES}/{name}"
 
 
+def sources(name: str) -> str | None:
+    """The directory of the CAs of a store with a name of its own; None for the default store."""
+    return None if name == DEFAULT else f"{SOURCES}/{name}"
+
+
 def live(name: str = DEFAULT) -> str:
     """The directory of a store whose parts containers mount."""
     return f"{STORES}/{name}/{LIVE}"
@@ -70,9 +78,9 @@ def live(name: str = DEFAULT) -> str:
 def build_command(source: str) -> str:
     """The command that makes a hostPath, "" if the path is not a part of a trust store."""
     store, _, part = source.partition(f"/{LIVE}/")
-    if part not in (ADDED, BUNDLE, CERTS, EXTRACTED, JAVA):
+    if part.removeprefix(f"{ALONE}/") not in (ADDED, BUNDLE, CERTS, EXTRACTED, JAVA):
         return ""
     above, _, name = store.rpartition("/")
     if above != STORES:
         return f"reassert trust build --out {store}"
-    return "reassert trust build" + ("" if name == DEFAULT else f" --name {name}")
+    return "reassert trust build" + ("" if name == DEFAULT else f" {name}")

@@ -48,6 +48,14 @@ class Reason:
         return {"rule": self.rule, "message": self.message}
 
 
+def _shown(value: object) -> object:
+    if isinstance(value, str) and "@" in value:
+        from hook.core.base.urls import without_credentials
+
+        return without_credentials(value)
+    return [_shown(item) for item in value] if isinstance(value, list) else value
+
+
 class Edit:
     """One difference between what a container would start with and what the policy wants.
 
@@ -71,9 +79,14 @@ class Edit:
         """What the container would have started with and what it gets, as JSON; None: absent."""
         raise NotImplementedError
 
+    def shown(self) -> "tuple[object, object]":
+        """Returns the same for logs and terminals: without the user and password of a URL."""
+        before, after = self.before_and_after()
+        return _shown(before), _shown(after)
+
     def describe(self) -> "dict[str, object]":
         """Returns the entry for events."""
-        before, after = self.before_and_after()
+        before, after = self.shown()
         described = {"rule": self.rule, "kind": self.kind, "name": self.name, "before": before, "after": after}
         if self.origin:
             described["from"] = self.origin

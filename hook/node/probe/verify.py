@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import timestamp
+from hook.core.base.urls import without_credentials
 from hook.core.container.start import Start
 from hook.core.facts import Container, Facts
 from hook.core.facts.gather import gather
@@ -341,7 +342,7 @@ def _say(edit: Edit) -> str:
     """Returns an edit that is still needed as a message about what is wrong."""
     if isinstance(edit, SetEnv) and edit.value is not None:
         is_now = f"is {edit.before[-1]}" if edit.before else "is not set"
-        return f"env {edit.name} {is_now}, the policy wants {edit.value}"
+        return without_credentials(f"env {edit.name} {is_now}, the policy wants {edit.value}")
     if isinstance(edit, PlaceMount):
         there = ", ".join(str(mount["destination"]) for mount in edit.before) or "no mount of the policy"
         wanted = f"{edit.mount['source']} {edit.mount['options']}" if edit.mount else "nothing"

@@ -30,12 +30,14 @@ from hook.ops.trust.source import Files, added_cas, parsed, system_roots
 
 @dataclass(frozen=True)
 class Sources:
-    """What a store is built of. `add`: files and directories, None for layout.SOURCES. `system`: None for this node."""
+    """What a store is built of. `add`: files and directories, None for `directory`. `system`: None for this node."""
 
     add: list[str] | None = None
     system: str | None = None
     no_system: bool = False
     allow_removal: bool = False
+    directory: str | None = None
+    """Of the CAs that are added, None for layout.SOURCES."""
 
 
 @dataclass(frozen=True)
@@ -90,16 +92,16 @@ def _in_force(store: Store) -> str:
     return f"generation {numbers[-1]} stays in force" if numbers else "no trust store was made"
 
 
-FORMAT = 1
+FORMAT = 2
 """Changes when the same certificates would make other files; a store of another format is built again."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
 
 
 def _build(store: Store, sources: Sources) -> Built:
-    added = added_cas(sources.add)
+    added = added_cas(sources.add, sources.directory)
     system = [] if sources.no_system else system_roots(sources.system)
-    certificates, warnings, files = _understood(apart(lambda: _made(added, system, sources.add)))
+    certificates, warnings, files = _understood(apart(lambda: _made(added, system, sources)))
     old = store.manifest()
     if old and not sources.allow_removal:
         _refuse_removal(old, certificates)
@@ -119,15 +121,15 @@ def _build(store: Store, sources: Sources) -> Built:
     else:
         repaired = store.complete(number)
     store.prune()
-    return Built(number, is_new, repaired, certificates, [*warnings, *_warnings(store, certificates)])
+    return Built(number, is_new, repaired, certificates, [*warnings, *_warnings(store, certificates, sources)])
 
 
-def _made(added: Files, system: Files, paths: list[str] | None) -> dict[str, Any]:
+def _made(added: Files, system: Files, sources: Sources) -> dict[str, Any]:
     """The store's files and certificates as JSON. In the child. Raises TrustError."""
     now = datetime.now(UTC)
-    operators = parsed(added, paths, added=True)
+    operators = parsed(added, sources.add, added=True)
     judged = judge(operators, parsed(system), now)
-    _refuse_nothing(judged, operators, now)
+    _refuse_nothing(judged, operators, now, sources)
     files = formats.files(judged)
     contents = {content: number for number, content in enumerate(dict.fromkeys(files.values()))}
     return {
@@ -161,7 +163,7 @@ def _understood(answer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[s
         raise TrustError("the child process that reads the certificates gave a wrong answer") from None
 
 
-def _refuse_nothing(judged: Judged, added: list[Certificate], now: datetime) -> None:
+def _refuse_nothing(judged: Judged, added: list[Certificate], now: datetime, sources: Sources) -> None:
     reasons = "; ".join(str(finding) for finding in judged.findings if finding.severity == LEFT_OUT)
     if judged.outdated * 2 > judged.total and judged.total > 2:
         raise TrustError(
@@ -171,8 +173,9 @@ def _refuse_nothing(judged: Judged, added: list[Certificate], now: datetime) -> 
     if added and not judged.added:
         raise TrustError(f"no added certificate can be used: {reasons}")
     if not judged.kept:
+        directory = sources.directory or layout.SOURCES
         raise TrustError(
-            f"no certificate: {layout.SOURCES} has none, and --no-system leaves out the system's roots. "
+            f"no certificate: {directory} has none, and --no-system leaves out the system's roots. "
             f"Name the CA's certificate with --add FILE"
         )
 
@@ -212,12 +215,11 @@ def _is_same(
     return files.keys() == present.keys() and digests(present) == old["files"]
 
 
-def _warnings(store: Store, certificates: list[dict[str, Any]]) -> list[str]:
+def _warnings(store: Store, certificates: list[dict[str, Any]], sources: Sources) -> list[str]:
     found = []
     if not any(one["added"] for one in certificates):
-        found.append(
-            f"warning: no CA was added: {layout.SOURCES} has none. Put its certificate there, or name it: --add"
-        )
+        directory = sources.directory or layout.SOURCES
+        found.append(f"warning: no CA was added: {directory} has none. Put its certificate there, or name it: --add")
     if os.geteuid() != 0:
         return found
     paths = dict.fromkeys([str(store.directory.resolve()), *(one["file"] for one in certificates)])

@@ -132,7 +132,7 @@ def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
             if env.name not in replaces or env.source != VALUE or not (env.text or "").startswith("/"):
                 continue
             source = source_of(str(env.text), _ANY, mounts)
-            if source is None:
+            if source is None or f"/{layout.LIVE}/{layout.ALONE}/" in source:  # `publicRoots: false` means it
                 continue
             try:
                 there = fingerprints(source)

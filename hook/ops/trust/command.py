@@ -21,7 +21,8 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         nargs="+",
         action="extend",
-        help=f"CA certificates in PEM, DER or PKCS#7: files, or directories of them (default: {layout.SOURCES})",
+        help=f"CA certificates in PEM, DER or PKCS#7: files, or directories of them (default: {layout.SOURCES}, "
+        f"of a store with another name {layout.SOURCES}/NAME)",
     )
     _add_store(build)
     roots = build.add_mutually_exclusive_group()
@@ -45,18 +46,20 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--name",
+        "name",
         metavar="NAME",
+        nargs="?",
+        type=lambda text: text or layout.DEFAULT,  # systemd's %i is empty in a unit that is not an instance
         default=layout.DEFAULT,
         help=f"name of the trust store in {layout.STORES} (default: %(default)s)",
     )
-    parser.add_argument("--out", metavar="DIR", help="directory of the trust store, instead of --name")
+    parser.add_argument("--out", metavar="DIR", help="directory of the trust store, instead of NAME")
 
 
 def _directory(options: argparse.Namespace) -> str:
     name: str = options.name
-    if not name or name.startswith(".") or "/" in name:
-        raise Usage(f"--name {name}: a name, not a path; a path is for --out")
+    if name.startswith(".") or "/" in name:
+        raise Usage(f"NAME {name}: a name, not a path; a path is for --out")
     return os.path.abspath(options.out or layout.store(name))
 
 
@@ -64,7 +67,9 @@ def _build(options: argparse.Namespace) -> int:
     from hook.ops.trust.build import Sources, build
 
     directory = _directory(options)
-    built = build(directory, Sources(options.add, options.system, options.no_system, options.allow_removal))
+    cas = layout.sources(options.name)
+    sources = Sources(options.add, options.system, options.no_system, options.allow_removal, cas)
+    built = build(directory, sources)
     for warning in built.warnings:
         print(warning, file=sys.stderr)
     added, total = len(built.added), len(built.certificates)

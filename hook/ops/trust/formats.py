@@ -1,4 +1,4 @@
-"""The files of a trust store, by their paths in it: one set of certificates in every format that programs read."""
+"""The files of a trust store, by their paths in it: its certificates in every format that programs read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ from hook.ops.trust.judge import Judged
 
 def files(judged: Judged) -> dict[str, bytes]:
     """Every file of the store but the manifest."""
-    kept, added = judged.kept, judged.added
+    found = _set(judged.kept, judged.added)
+    alone = _set(judged.added, judged.added) if judged.added else {}
+    return found | {f"{layout.ALONE}/{path}": content for path, content in alone.items()}
+
+
+def _set(kept: list[Certificate], added: list[Certificate]) -> dict[str, bytes]:
+    """One set of certificates in every format, with the added ones in a file of their own."""
     bundle = b"".join(_titled(certificate) for certificate in kept)
     only_added = b"".join(_titled(certificate) for certificate in added)
     java = java_store(kept)

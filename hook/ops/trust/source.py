@@ -50,19 +50,23 @@ def system_roots(path: str | None) -> Files:
     )
 
 
-def added_cas(paths: list[str] | None) -> Files:
-    """The files of the operator's CAs: --add, else SOURCES, which may be missing or empty. Raises TrustError, OSError.
+def added_cas(paths: list[str] | None, directory: str | None) -> Files:
+    """The files of the operator's CAs: --add, else a directory, None for SOURCES. Raises TrustError, OSError.
 
-    SOURCES is read with no operator to see a warning, so a file there that others than root can write is refused.
+    Only SOURCES may be missing. The directory is read with no operator to see a warning, so a file there that
+    others than root can write is refused.
     """
     if paths:
         return _read(paths)
-    if not os.path.isdir(SOURCES):
+    if directory is None and not os.path.isdir(SOURCES):
         return []
+    directory = directory or SOURCES
+    if not os.path.isdir(directory):
+        raise TrustError(f"{directory} is not a directory; put the store's CAs there, or name them with --add")
     if os.geteuid() == 0:
-        for file in (SOURCES, *_files(SOURCES)):
+        for file in (directory, *_files(directory)):
             trusted(file)
-    return _read([SOURCES])
+    return _read([directory])
 
 
 def parsed(files: Files, paths: list[str] | None = None, added: bool = False) -> list[Certificate]:

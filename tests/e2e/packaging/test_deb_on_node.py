@@ -67,6 +67,19 @@ def trust_store_follows_its_sources(node: BootedNode) -> None:
     wait_for(lambda: added.exists() and first.pem in added.read_bytes(), "the first CA", node.trouble)
     assert sh(node, "reassert trust check").startswith("/var/lib/reassert/trust/company: generation 1 of ")
 
+    (sources / "sandboxes").mkdir()
+    second.at(sources / "sandboxes/proxy.pem")
+    templates = [unit.replace("trust.", "trust@.") for unit in TRUST]
+    checked = node.run("systemd-analyze", "verify", *(f"/usr/lib/systemd/system/{unit}" for unit in templates))
+    assert checked.stdout + checked.stderr == ""
+    sh(node, f"systemctl enable --now {' '.join(unit.replace('@', '@sandboxes') for unit in templates)}")
+    alone = node.path("/var/lib/reassert/trust/sandboxes/live/alone/ca-certificates.crt")
+    wait_for(lambda: alone.exists() and second.pem in alone.read_bytes(), "the other store", node.trouble)
+    third = ca("Third CA", signer=key(3))
+    third.at(sources / "sandboxes/third.pem")
+    wait_for(lambda: third.pem in alone.read_bytes(), "its new CA", node.trouble)
+    assert first.pem not in alone.read_bytes()
+
     second.at(sources / "proxy.pem")
     wait_for(lambda: second.pem in added.read_bytes(), "the second CA", node.trouble)
     new = ca("New root", signer=key(2))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.runtimes import EACH, guarded, real_runtime
-from e2e.support import Bundle, Node, Running, run
+from e2e.support import REASSERT, Bundle, Node, Running, run
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.conftest import Company
 from e2e.trust.images import BUNDLE, LAYOUTS, PROGRAMS, READ_THERE, answers, probe
@@ -70,6 +70,21 @@ def test_single_files_are_trusted_too(image: Image, company: Company, node: Node
     node.compile(company.policy(trust=", mount: Files"))
     found = tried(Running(node.dispatcher(RUNC), image("rhel")), company, PROGRAMS)
     assert {name: answer["company"] for name, answer in found.items()} == dict.fromkeys(PROGRAMS, True)
+
+
+def test_without_public_roots_only_the_added_ca_is_trusted(image: Image, company: Company, node: Node) -> None:
+    """The attacker's CA is one of the system's roots of this store."""
+    store = company.directory / "sandboxes"
+    sources = ("--system", str(company.attacker.pem), "--add", str(company.authority.pem), "--out", str(store))
+    run(str(REASSERT), "trust", "build", *sources)
+    made = Company(company.directory, store, company.authority, company.attacker, company.ports)
+    programs = {name: PROGRAMS[name] for name in ("openssl", "curl", "requests", "git", "go")}
+    bundle = image("rhel")
+    node.compile(made.policy())
+    found = tried(Running(node.dispatcher(RUNC), bundle), made, programs)
+    assert found == {name: {"company": True, "attacker": True} for name in programs}
+    node.compile(made.policy(trust=", publicRoots: false"))
+    assert tried(Running(node.dispatcher(RUNC), bundle), made, programs) == dict.fromkeys(programs, YES_NO)
 
 
 if "java" in PROGRAMS:

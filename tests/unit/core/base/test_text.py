@@ -23,6 +23,7 @@ from hook.core.base.text import (
     printable_lines,
     shortened,
 )
+from hook.core.base.urls import without_credentials
 from unit.support import ROOT
 
 ANY_TEXT = st.text(st.characters(), max_size=600)
@@ -90,6 +91,25 @@ def test_refusal_names_some_reasons_and_counts_the_others() -> None:
     assert joined(["one", "two"]) == "one; two"
     assert joined(range(REASONS + 3)) == "0; 1; 2; 3; 4; 5; 6; 7; and 3 more"
     assert message(joined(["x" * 100_000] * 100_000)).endswith("; and 99992 more")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("http://user:pass@proxy:3128", "http://***@proxy:3128"),
+        ("socks5h://user@proxy", "socks5h://***@proxy"),
+        ("user:pass@proxy:3128", "***@proxy:3128"),
+        ("http://a:b@c/d@e?f@g", "http://***@c/d@e?f@g"),
+        ("http://user:p@ss@proxy/", "http://***@proxy/"),
+        ('"A=https://u:p@h","B=ftp://v:w@i"', '"A=https://***@h","B=ftp://***@i"'),
+        ("http://proxy:3128/@scope", "http://proxy:3128/@scope"),
+        ("git@host:path", "git@host:path"),
+        ("/path/of/a:file@2", "/path/of/a:file@2"),
+        ("", ""),
+    ],
+)
+def test_credentials_of_urls_are_not_shown(text: str, shown: str) -> None:
+    assert without_credentials(text) == shown
 
 
 def test_message_is_one_bounded_line() -> None:

@@ -74,6 +74,15 @@ def test_files_are_mounted_where_the_rule_asks_for_files() -> None:
     assert made[BUNDLE] == "/var/lib/reassert/trust/company/live/ca-certificates.crt"
 
 
+@pytest.mark.parametrize("mount", ["Directories", "Files"])
+def test_without_public_roots_all_that_is_mounted_has_the_added_cas_alone(mount: str) -> None:
+    usual = mounts_of(trusting({**COMPANY, "mount": mount}))
+    live = "/var/lib/reassert/trust/company/live"
+    alone = {path: source.replace(live, f"{live}/alone") for path, source in usual.items()}
+    assert mounts_of(trusting({**COMPANY, "mount": mount, "publicRoots": False})) == alone
+    assert mounts_of(trusting({**COMPANY, "mount": mount, "publicRoots": True})) == usual
+
+
 def test_volumes_above_are_allowed_where_the_rule_says_so() -> None:
     assert not any(mount.volumes_above for mount in trusting().mounts)
     assert all(mount.volumes_above for mount in trusting({**COMPANY, "volumesAbove": "Allow"}).mounts)
@@ -161,7 +170,8 @@ def test_missing_store_is_named_with_the_command_that_makes_it() -> None:
     ("path", "command"),
     [
         (f"{layout.live()}/certs", "reassert trust build"),
-        (f"{layout.live('other')}/java/cacerts", "reassert trust build --name other"),
+        (f"{layout.live('other')}/java/cacerts", "reassert trust build other"),
+        (f"{layout.live()}/alone/certs", "reassert trust build"),
         ("/srv/trust/live/extracted", "reassert trust build --out /srv/trust"),
         ("/srv/live/music", ""),
         ("/etc/ssl/certs", ""),

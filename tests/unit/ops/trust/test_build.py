@@ -38,6 +38,14 @@ def test_a_store_has_every_file_of_the_layout(built: Node) -> None:
     assert read_tree(built.live) == read_tree(built.store / "generations/000001")
 
 
+def test_the_added_cas_alone_are_there_in_every_format(built: Node) -> None:
+    files = built.files()
+    alone = {path.removeprefix("alone/"): content for path, content in files.items() if path.startswith("alone/")}
+    assert {path for path in FILES if path != layout.MANIFEST} <= alone.keys()
+    assert alone[layout.BUNDLE] == alone[f"{layout.CERTS}/{layout.BUNDLE}"] == files[layout.ADDED]
+    assert len([path for path in alone if path.startswith(f"{layout.CERTS}/") and path.endswith(".0")]) == 1
+
+
 def test_a_build_of_the_same_sources_changes_nothing(built: Node) -> None:
     before = {path: path.stat() for path in built.live.rglob("*")}
     again = built.build()
@@ -264,32 +272,31 @@ def test_a_rotation_reaches_a_mounted_directory_and_not_a_mounted_file(built: No
     assert container.communicate("\n")[0] == "as expected\n"
 
 
-@pytest.fixture
-def default_sources(monkeypatch: pytest.MonkeyPatch, root_dir: Path) -> Path:
-    path = root_dir / "trust.d"
-    path.mkdir()
-    monkeypatch.setattr(source, "SOURCES", str(path))
-    return path
-
-
 @pytest.mark.root
-def test_the_default_sources_are_a_directory_that_only_root_can_write(node: Node, default_sources: Path) -> None:
-    OTHER.at(default_sources / "company.pem")
-    sources = Sources(None, str(node.system))
+def test_the_sources_are_a_directory_that_only_root_can_write(node: Node, root_dir: Path) -> None:
+    OTHER.at(root_dir / "company.pem")
+    sources = Sources(None, str(node.system), directory=str(root_dir))
     assert [one["subject"] for one in build(str(node.store), sources).added] == ["Another CA"]
-    (default_sources / "company.pem").chmod(0o666)
+    (root_dir / "company.pem").chmod(0o666)
     with pytest.raises(TrustError, match="writable by others"):
         build(str(node.store), sources)
 
 
 @pytest.mark.root
-def test_without_sources_there_are_the_systems_roots(node: Node, default_sources: Path) -> None:
-    built = build(str(node.store), Sources(None, str(node.system)))
+def test_without_sources_there_are_the_systems_roots(node: Node, root_dir: Path) -> None:
+    built = build(str(node.store), Sources(None, str(node.system), directory=str(root_dir)))
     assert (len(built.certificates), built.added) == (3, [])
     assert (node.live / "added.pem").read_bytes() == b""
+    assert not (node.live / "alone").exists()
     assert any("warning: no CA was added: " in line for line in built.warnings)
     with pytest.raises(TrustError, match=r"no certificate: .* Name the CA's certificate with --add FILE"):
-        build(str(node.directory / "empty"), Sources(None, None, no_system=True))
+        build(str(node.directory / "empty"), Sources(None, None, no_system=True, directory=str(root_dir)))
+
+
+def test_a_store_with_a_name_needs_its_own_sources() -> None:
+    result = reassert("trust", "build", "no-such-store")
+    assert result.returncode == 1
+    assert "/etc/reassert/trust.d/no-such-store is not a directory; put the store's CAs there" in result.stderr
 
 
 def test_the_nodes_own_roots_are_found(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,8 +353,8 @@ def test_the_command_says_what_stays_in_force(node: Node) -> None:
 
 
 def test_a_name_is_no_path() -> None:
-    result = reassert("trust", "build", "--name", "../x")
-    assert (result.returncode, result.stderr) == (2, "reassert: --name ../x: a name, not a path; a path is for --out\n")
+    result = reassert("trust", "build", "../x")
+    assert (result.returncode, result.stderr) == (2, "reassert: NAME ../x: a name, not a path; a path is for --out\n")
 
 
 @pytest.mark.root
