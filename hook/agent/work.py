@@ -32,7 +32,7 @@ from hook.agent.clients import Client
 from hook.agent.memory import Memory
 from hook.core import events
 from hook.core.base.errors import Refused, Usage
-from hook.core.base.system import OWN, hooks_stderr, is_file, is_link, read_fd, replace_file, temporary_of
+from hook.core.base.system import OWN, hooks_stderr, is_file, is_link, read_fd, replace_file, stat_of, temporary_of
 from hook.core.base.text import message
 from hook.core.container.runtime_records import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
 from hook.core.container.spec import LIMIT
@@ -151,8 +151,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
     def is_restore(self) -> bool:
         """Returns whether the runtime restores a checkpoint: front's parent."""
         try:
-            with open(f"/proc/{self._pid}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+            parent = stat_of(self._pid)[1]
             with open(f"/proc/{parent}/cmdline", "rb") as file:
                 arguments = file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")
         except OSError:

@@ -152,8 +152,3 @@ def option(arguments: list[str], *names: str) -> list[str]:
         if name in names:
             found.append(value if equals else "".join(arguments[position + 1 : position + 2]))
     return found
-
-
-def stat_of(process: int | str) -> list[str]:
-    """Returns the fields of /proc/PID/stat after the name, from the state on (proc_pid_stat(5)). Raises OSError."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].split()

@@ -244,6 +244,15 @@ def say(text: str, is_hook: bool = False) -> None:
         pass
 
 
+def stat_of(pid: "int | str") -> list[str]:
+    """The fields of /proc/PID/stat from the state on (proc_pid_stat(5)). Raises OSError.
+
+    The name of the program is before them, which may have any byte.
+    """
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return file.read().rpartition(b") ")[2].decode().split()
+
+
 OWN, NONE = -1, -2
 
 
@@ -258,8 +267,7 @@ def hooks_stderr(pid: "int | str") -> int:
         if posix.readlink(f"/proc/{pid}/fd/2").startswith(("pipe:[", "socket:[")):
             return OWN
         own = posix.stat(f"/proc/{pid}/fd/2")
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            parent = int(file.read().rpartition(b")")[2].split()[1])  # proc(5); its name may have any byte
+        parent = int(stat_of(pid)[1])
         if parent <= 1:
             return NONE
         runtimes = posix.stat(f"/proc/{parent}/fd/2")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from hook.core.base.system import stat_of
 from hook.entry.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.entry.hook import PRECREATE
 from hook.node import systemd
@@ -273,7 +274,7 @@ def _older(than: float) -> int:
             if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
                 continue
             arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
-            ticks = systemd.stat_of(os.path.basename(process))[19]
+            ticks = stat_of(os.path.basename(process))[19]
         except OSError:  # the process has ended
             continue
         began = booted + int(ticks) / os.sysconf("SC_CLK_TCK")

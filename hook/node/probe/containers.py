@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hook.core.base.errors import describe
+from hook.core.base.system import stat_of
 from hook.core.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.starter import (
@@ -37,7 +38,7 @@ from hook.node.probe.starter import (
     processes,
     scratch,
 )
-from hook.node.systemd import command, stat_of, which
+from hook.node.systemd import command, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from hook.core.base.system import stat_of
 from hook.core.container.identity import APP_TYPES, CONTAINERD, Identity
 from hook.node.errors import NodeError
 from hook.node.probe.cri import CONTAINER as OWN
@@ -44,7 +45,7 @@ from hook.node.probe.starter import (
     processes,
     scratch,
 )
-from hook.node.systemd import stat_of, wait_until
+from hook.node.systemd import wait_until
 
 LABEL = "reassert.probe"
 """The label of test pods. Its value is the token of the pod."""
