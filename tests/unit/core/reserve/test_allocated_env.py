@@ -247,7 +247,7 @@ def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("who", "unknown"),
+    ("identity", "unknown"),
     [
         (Identity("containerd", True, "n", "p", None, "app", ("container",)), "the pod's UID"),
         (Identity("containerd", True, "n", "p", UID, None, ("container",)), "the container's name"),
