@@ -159,6 +159,7 @@ def test_right_env_starts_without_an_event_and_wrong_env_is_refused(hooked: Hook
         assert hooked.run("--inject-env") == (1, WRONG_ENV)
         event = hooked.event()
         assert (event["event"], event["id"], event["edits"]) == ("container.denied", "0a", [])
+        assert event["start"] == "cold"
     assert hooked.run("--mount-ca") == STARTS
     assert hooked.run("--mount-ca", "--inject-env") == (1, WRONG_ENV)
     assert hooked.run(stage=hooks.POSTSTOP) == STARTS
@@ -242,6 +243,7 @@ def test_config_that_is_missing_is_named(hooked: Hooked) -> None:
     hooked.policy(ENV)
     assert f"{hooked.directory}/none/config.json" in hooked.run(bundle=f"{hooked.directory}/none")[1]
     assert hooked.run(bundle=f"{hooked.bundle}/") == STARTS
+    assert "\n" not in hooked.run(bundle="/two\nlines")[1]
 
 
 def test_bundle_and_config_on_the_command_line_go_before_the_state(hooked: Hooked) -> None:
@@ -438,10 +440,18 @@ def test_mount_that_shows_the_nodes_processes_is_refused(mounted: Hooked) -> Non
 # -- precreate
 
 
-def precreated(hooked: Hooked, given: bytes) -> tuple[int, bytes, str]:
-    """podman's stage: config.json on stdin, the corrected one on stdout."""
-    command = hooked.command(hooks.PRECREATE)
-    done = subprocess.run(command, input=given, capture_output=True, cwd=hooked.bundle)
+def precreated(hooked: Hooked, given: bytes | str, out: str = "") -> tuple[int, bytes, str]:
+    """podman's stage: config.json on stdin, the corrected one on stdout. `given`: or a file that cannot be read."""
+    with open(out or os.devnull, "wb") as file:
+        stdin = os.open(given, os.O_WRONLY) if isinstance(given, str) else os.memfd_create("stdin")
+        try:
+            if isinstance(given, bytes):
+                os.write(stdin, given)
+                os.lseek(stdin, 0, os.SEEK_SET)
+            streams = {"stdin": stdin, "stdout": file if out else subprocess.PIPE, "stderr": subprocess.PIPE}
+            done = subprocess.run(hooked.command(hooks.PRECREATE), cwd=hooked.bundle, **streams)
+        finally:
+            os.close(stdin)
     return done.returncode, done.stdout, done.stderr.decode()
 
 
@@ -452,13 +462,26 @@ def test_precreate_corrects_what_it_reads_and_passes_the_rest_on(hooked: Hooked)
     assert (status, said, values_of(json.loads(got)["process"]["env"], "CA")) == (0, "", ["/ca.pem"])
     status, got, said = precreated(hooked, right.replace(b"/ca.pem", b"/tmp/x"))
     assert (status, said, values_of(json.loads(got)["process"]["env"], "CA")) == (0, "", ["/ca.pem"])
-    assert (hooked.event()["adapter"], hooked.event()["verified"]) == ("precreate", "config.json")
+    event = hooked.event()
+    assert (event["adapter"], event["verified"], event["start"]) == ("precreate", "config.json", "cold")
     status, got, said = precreated(hooked, b"{")
     assert (status, got) == (1, b"")
     assert said.startswith("reassert: refused a container: the config.json on stdin")
     hooked.policy(ENV, mode="Audit")
     given = right.replace(b"/ca.pem", b"/tmp/x")
     assert precreated(hooked, given) == (0, given, "")
+    assert precreated(hooked, b"{") == (0, b"{", "")
+
+
+def test_precreate_names_the_stream_that_fails(hooked: Hooked) -> None:
+    hooked.policy(ENV)
+    given = (hooked.bundle / "config.json").read_bytes()
+    for arguments, why in (
+        ((given, "/dev/full"), "stdout: No space left on device"),
+        (("/dev/null",), "the config.json on stdin: Bad file descriptor"),
+    ):
+        status, _, said = precreated(hooked, *arguments)
+        assert (status, why in said) == (1, True), said
 
 
 def test_precreate_passes_what_it_cannot_decide_as_the_failure_policy_says(hooked: Hooked) -> None:
@@ -484,3 +507,4 @@ def test_precreate_refuses_a_root_that_it_does_not_find_where_the_runtime_would(
     made = json.loads(got)
     assert [mount["destination"] for mount in made["mounts"]] == ["/ca"]
     assert "--handed-on" in made["hooks"]["createRuntime"][0]["args"]
+    assert precreated(hooked, given.replace(b'"rootfs"', b'"/none"'))[::2] == (0, "")
