@@ -223,6 +223,9 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.line(f"{count:5} tests need " + " and ".join(NEEDS[name][0] for name in lacking))
     if skipped:
         terminalreporter.line(f"{skipped:5} tests were skipped for what is named above")
-    terminalreporter.line("Properties were tried with a fifth of their examples.")
-    other = counts.total() + skipped
-    terminalreporter.line(f"{f'The other {other} tests, and a' if other else 'A'}ll examples: sudo tests/run.sh")
+    terminalreporter.line(
+        "All tests of tests/e2e and tests/reality need the frozen program and real runtimes and engines."
+    )
+    terminalreporter.line(
+        "Properties were tried with a fifth of their examples. All tests and examples: sudo tests/run.sh"
+    )

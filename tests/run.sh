@@ -53,7 +53,7 @@ fast() {
     mkdir -p build
     check > build/check.log 2>&1 & # in parallel to the tests, which are idle at times
     checking=$!
-    set -- --numprocesses=3 --dist=worksteal tests # each waits at times
+    set -- --numprocesses=2 --dist=worksteal tests/unit # to collect the others takes longer than many tests
   fi
   set -- "$venv/bin/python" -m pytest --fast --quiet "$@"
   status=0

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hook.core.container.spec import Spec
 from hook.core.container.start import Start
 from hook.core.decide import Case
 from hook.core.facts import Container, Facts
-from hook.core.policy.compiler import compile_bytes
+from hook.core.policy.compiler import Compiled, compile_bytes
 from hook.core.policy.model import Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem
 
@@ -54,7 +55,12 @@ def document(*rules: dict[str, Any], **spec: Any) -> str:
 
 def policy(*rules: dict[str, Any], **spec: Any) -> Policy:
     """The compiled policy, by the real compiler."""
-    return compile_bytes("policy.yaml", document(*rules, **spec).encode()).policy()
+    return _compiled(document(*rules, **spec)).policy()
+
+
+@lru_cache(256)
+def _compiled(text: str) -> Compiled:
+    return compile_bytes("policy.yaml", text.encode())
 
 
 def rule(name: str = "r", **fields: Any) -> Rule:

@@ -152,6 +152,7 @@ def tree(root_dir: Path) -> Tree:
     return Tree(root_dir)
 
 
+@pytest.mark.slow
 def test_every_command_knows_a_kind_that_was_added_by_the_recipe(tree: Tree) -> None:
     assert "a hook cannot set rlimits" in tree.hook(1)
     tree.runtime("create", "--bundle", str(tree.directory), "0a")

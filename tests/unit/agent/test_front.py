@@ -42,6 +42,7 @@ def test_it_is_small_enough_to_be_read() -> None:
     assert len(SOURCE.read_text().splitlines()) <= 330
 
 
+@pytest.mark.slow
 def test_the_analyzer_finds_nothing(tmp_path: Path) -> None:
     subprocess.run(["gcc", *WARNINGS, "-O2", "-fanalyzer", "-o", tmp_path / "front", SOURCE], check=True)
 
@@ -53,6 +54,7 @@ def test_there_is_no_heap(tmp_path: Path) -> None:
     assert not re.search(r"\b(malloc|calloc|realloc|free|strdup|system|popen)\b", symbols)
 
 
+@pytest.mark.slow
 @pytest.mark.traced
 def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     program = tmp_path / "front_test"

@@ -178,6 +178,7 @@ def is_killed(step: int, work: Callable[[], None]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["install", "uninstall"])
 @pytest.mark.parametrize("finishing", ["install", "uninstall"])
 def test_killed_at_any_step_and_whenever_it_is_put_back(

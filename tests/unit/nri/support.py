@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
 from hook.nri.plugin import SERVICE, Plugin
@@ -126,6 +127,7 @@ class Running:
         self.policy = directory / "policy.yaml"
         self.policy.write_text(policy)
         self.metrics = Metrics()
+        refresh(str(self.policy), str(directory / "store"))  # else by a child process
         self.resident = Resident(str(self.policy), str(directory / "store"))
         self.resident.get(60)
         self.decider = Validator(self.resident, Report(str(self.events), self.metrics))

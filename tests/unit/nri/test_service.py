@@ -257,6 +257,7 @@ def scrape(path: Path) -> bytes:
         return text
 
 
+@pytest.mark.slow
 def test_connections_that_drip_keep_no_scrape_away(process: Process, root_dir: Path) -> None:
     """However many there are; and each ends, though a byte comes now and then."""
     path = root_dir / "metrics"

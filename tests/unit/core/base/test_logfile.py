@@ -81,6 +81,7 @@ for count in range(lines):
 """
 
 
+@pytest.mark.slow
 def test_no_line_is_lost_or_torn_under_many_writers(root_dir: Path) -> None:
     """Eight processes, thousands of lines, a rotation every few dozen of them."""
     log = root_dir / "events.jsonl"
@@ -123,6 +124,7 @@ events.write(sys.argv[1], {"start": int(sys.argv[2]), "filling": "x" * 200})
 """
 
 
+@pytest.mark.slow
 def test_a_crash_loop_of_a_hundred_starts_a_second_loses_no_line(root_dir: Path) -> None:
     """Each start a process of its own, as under an engine; the log rotates every 12 of them."""
     log = root_dir / "events.jsonl"

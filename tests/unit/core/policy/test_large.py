@@ -15,6 +15,7 @@ CPU = 1.2
 """Seconds of processor time for a hundred rules. It takes 0.4; on a busy machine the same work takes longer."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.native
 def test_hundred_rules_are_compiled_at_once(kind: str) -> None:
@@ -24,6 +25,7 @@ def test_hundred_rules_are_compiled_at_once(kind: str) -> None:
     assert time.process_time() - before < CPU
 
 
+@pytest.mark.slow
 def test_a_thousand_rules_are_the_most() -> None:
     rules = [{"name": f"r{n}", "env": [{"name": f"A{n}", "value": ""}]} for n in range(1001)]
     assert len(compile_bytes("p", document(*rules[1:]).encode()).lines) == 1000

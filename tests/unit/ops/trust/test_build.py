@@ -93,6 +93,7 @@ def ca_file(node: Node, start: str) -> str:
     return path
 
 
+@pytest.mark.slow
 def test_a_reader_beside_rotations_gets_whole_bundles_only(built: Node) -> None:
     bundle_file, hashed = built.live / "certs/ca-certificates.crt", built.live / "certs"
     seen: set[bytes] = set()
@@ -146,6 +147,7 @@ def killed_at(step: int, node: Node) -> bool:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
+@pytest.mark.slow
 def test_a_build_that_is_killed_at_any_step_is_completed_by_the_next(built: Node, tmp_path: Path) -> None:
     company = ca_file(built, "System_Root_1")
     step, killed, sources = 0, True, (OTHER, ca("Company CA"))

@@ -106,6 +106,7 @@ def test_the_same_certificates_give_the_same_java_store(store: Node) -> None:
     assert formats.java_store(given) == formats.java_store(given)
 
 
+@pytest.mark.slow
 def test_keytool_lists_trusted_certificates(store: Node) -> None:
     """Where the machine has a JDK: it is too large to install for this. The test above has what Java looks for."""
     for keytool in [tool for tool in [shutil.which("keytool")] if tool]:

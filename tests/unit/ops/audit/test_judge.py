@@ -1,0 +1,95 @@
+"""How a running container differs from what the policy wants, and why, as far as its env and config.json tell it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+from hook.core.facts import Container
+from hook.core.plan import Plan, plan
+from hook.core.reserve import Reserved
+from hook.entry.write_spec import Decision, stamp
+from hook.ops.audit.inventory import Running
+from hook.ops.audit.judge import INSIDE, Difference, Judge, actual, has_mount, really_wrong
+from hook.ops.audit.process import Process
+from unit.support import POD, bind, policy, spec
+
+CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+CONTAINER = Running("0a", os.getpid(), 0, "/bundle", "", 0.0)
+WHY = "created without reassert"
+
+
+def judged(has: list[str], *rules: dict[str, Any], **fields: Any) -> tuple[Judge, Plan, Any, list[Decision | None]]:
+    """A judge and the plan for a container whose process has this env. The last: what it was told of create."""
+    told: list[Decision | None] = []
+
+    def why(_: Running, created: Decision | None) -> str:
+        told.append(created)
+        return WHY
+
+    started = spec(**fields)
+    return Judge(why), plan(policy(*rules), Container(POD, actual(started, has))), started, told
+
+
+def differences(has: list[str], *rules: dict[str, Any], **fields: Any) -> list[Difference]:
+    judge, decided, started, _ = judged(has, *rules, **fields)
+    with Process(os.getpid()) as process:
+        return judge.differences(CONTAINER, started, decided, process)
+
+
+@pytest.mark.parametrize(
+    ("env", "configured", "found"),
+    [
+        (["CA=/ca.pem"], ["CA=/ca.pem"], []),
+        (["CA=/x", "CA=/ca.pem"], ["CA=/x"], []),  # the last one counts
+        (["CA=/x"], ["CA=/ca.pem"], [("env CA differs", INSIDE)]),
+        (["CA=/x"], ["CA=/x", "CA=/ca.pem"], [("env CA differs", INSIDE)]),
+        (["CA=/x"], ["CA=/x"], [("env CA differs", WHY)]),
+        ([], ["CA=/ca.pem"], [("env CA is missing", INSIDE)]),
+        ([], [], [("env CA is missing", WHY)]),
+    ],
+)
+def test_env_of_the_process_counts_and_config_json_says_why(
+    env: list[str], configured: list[str], found: list[tuple[str, str]]
+) -> None:
+    told = differences(env, CA, env=configured)
+    assert [(d.rule, d.kind, d.name, d.why) for d in told] == [("ca", "env", "CA", why) for _, why in found]
+    assert all(("is missing" in d.message) == (not env) for d in told)
+    assert all("/x" not in d.message for d in told), "no value is shown"
+
+
+def test_what_else_differs_was_so_at_create() -> None:
+    rule = {"name": "r", "annotations": [{"name": "gpu.example/*", "absent": True}]}
+    [found] = differences([], rule, annotations={"gpu.example/mine": "1"})
+    assert (found.rule, found.kind, found.name, found.why) == ("r", "annotation", "gpu.example/mine", WHY)
+    assert "gpu.example/mine" in found.message
+
+
+def test_refusal_is_told_once_and_with_what_create_decided() -> None:
+    decision = stamp({}, Reserved({"CA": "/older"}, []), "older")
+    judge, decided, started, told = judged(["CA=/x"], {**CA, "onConflict": "Deny"}, env=["CA=/x"], annotations=decision)
+    assert decided.denials
+    assert judge.denied(CONTAINER, started, decided) == [], "the edit says it"
+    with Process(os.getpid()) as process:
+        assert len(judge.differences(CONTAINER, started, decided, process)) == 1
+    assert [created and created.policy for created in told] == ["older"]
+    alone = {"name": "alone", "sharedProcesses": "Refuse"}
+    linux = {"namespaces": [{"type": "pid", "path": "/proc/1/ns/pid"}]}
+    judge, decided, started, told = judged([], alone, linux=linux, annotations={"reassert/decision": "{"})
+    assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided)] == [("alone", WHY)]
+    assert told == [None], "a pod wrote that annotation"
+
+
+def test_mount_of_config_json_is_known_by_path_and_hostpath() -> None:
+    started = spec(mounts=[bind("/etc/ssl", "/srv/ca")])
+    assert has_mount(started, "/etc/ssl", "/srv/ca")
+    assert not has_mount(started, "/etc/ssl", "/srv")
+    assert not has_mount(started, "/etc", "/srv/ca")
+
+
+@pytest.mark.root
+def test_container_that_cannot_be_looked_at_is_unknown() -> None:
+    """Then the record of its runtime counts."""
+    assert really_wrong("no such container", lambda start: pytest.fail("there is none")) is None
