@@ -85,7 +85,11 @@ def _options() -> argparse.Namespace:
         help="nvidia=…/nvidia-container-runtime (its -hook beside it) or oci-add-hooks=…; may be repeated",
     )
     parser.add_argument(
-        "--other", action="append", default=[], metavar="NAME=PATH", help="another frozen reassert; may be repeated"
+        "--other",
+        action="append",
+        default=[],
+        metavar="NAME=PATH",
+        help="another frozen reassert, cold and warm; may be repeated",
     )
     parser.add_argument("--runc", default=shutil.which("runc") or "/usr/sbin/runc", help="the real runtime")
     parser.add_argument("--output", type=Path, default=Path("build/bench"), help="directory (default: build/bench)")

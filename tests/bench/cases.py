@@ -21,7 +21,8 @@ RULES = (1, 30, 1000)
 BASE, AGAIN = "runc", "runc again"
 STARTED = "reassert, verifies, no restart"
 """With the env in its hook entry that saves the bootloader from starting itself again, as `reassert-runc` has it."""
-WARM = "reassert, warm"
+WARM = ", warm"
+"""How the name of a contender with an agent ends."""
 PROBES, PROBING = 25, "25 execs a second"
 REQUESTS, FULL = 100_000, 60
 SAID_AGAIN = 15.0
@@ -53,6 +54,7 @@ class Bench:
         found.append((self.node.warm(self.node.policy(rules), real), False))
         for name, path in self.others.items():
             found.append((self.node.dispatcher(self.node.policy(rules), real, path, name), False))
+            found.append((self.node.warm(self.node.policy(rules), real, path, name), False))
         for name, path in self.peers.items():
             for contender in self.node.peer(name, path, real):
                 found.append((contender, True))
@@ -150,7 +152,8 @@ def _exec(container: Container) -> Action:
 def hook(bench: Bench) -> None:
     """The time of a prestart hook in `runc create`."""
     node = bench.node
-    options = node.options(node.policy(30))
+    policy = node.policy(30)
+    options = node.options(policy)
     ours = (str(REASSERT), "hook", *options, "prestart")
     started = [f"_PYI_ARCHIVE_FILE={REASSERT}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={REASSERT.parent}/lib"]
     hooks: dict[str, tuple[str, ...]] = {
@@ -159,9 +162,11 @@ def hook(bench: Bench) -> None:
         "/bin/true": ("/bin/true",),
         "reassert, verifies": ours,
         STARTED: ours,
-        "reassert, verifies, warm": (node.warm_hook(node.policy(30)), "prestart"),
+        "reassert, verifies, warm": (node.warm_hook(policy), "prestart"),
         "reassert, mounts": (str(REASSERT), "hook", "--mount-ca", *options, "prestart"),
     }
+    for name, path in bench.others.items():
+        hooks[f"{name}, verifies, warm"] = (node.warm_hook(policy, path, name), "prestart")
     if "nvidia" in bench.peers:
         hooks["nvidia"] = (bench.peers["nvidia"] + "-hook", "prestart")
     actions: dict[str, Action] = {}
@@ -218,7 +223,7 @@ def probes(bench: Bench) -> None:
             samples.append(run())
             due = max(due + 1 / PROBES, time.monotonic() - 0.5)
             time.sleep(max(0.0, due - time.monotonic()))
-        share = (bench.node.agents_cpu() - before) / len(samples) if contender.name == WARM else 0.0
+        share = (bench.node.agents_cpu() - before) / len(samples) if contender.name.endswith(WARM) else 0.0
         samples = [Sample(sample.wall, sample.cpu + share) for sample in samples]
         first = bench.results.find(PROBING, BASE)
         base = [Sample(*pair) for pair in first.samples] if first else None

@@ -92,48 +92,48 @@ class Node:
     def dispatcher(self, policy: Path, real: str = "", program: str = "", name: str = "reassert") -> Contender:
         """`reassert-runc` in front of the real runtime, made by the frozen program, or by another one."""
         real = real or self.runc
-        path = policy.parent / f"{name}-{Path(real).name}"
-        options = self.options(policy, f"store-{name}" if program else "store")
-        command = [program or str(REASSERT), "dispatcher", "--real", real, *options]
-        path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        path.chmod(0o755)
-        return Contender(name, (str(path),))
+        return Contender(name, (self._script(policy, program, name, Path(real).name, "--real", real),))
 
-    def warm(self, policy: Path, real: str = "") -> Contender:
-        """The same with a resident agent, which is started for the policy and ends with the run."""
-        real = real or self.runc
-        path = policy.parent / f"warm-{Path(real).name}"
-        where = [*self.options(policy), "--socket", self._agent(policy), "--hook-file", self.warm_hook(policy)]
-        command = [str(REASSERT), "dispatcher", "--real", real, *where]
-        path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        path.chmod(0o755)
-        return Contender("reassert, warm", (str(path),))
+    def warm(self, policy: Path, real: str = "", program: str = "", name: str = "reassert") -> Contender:
+        """The same with that program's resident agent, which is started for the policy and ends with the run."""
+        real, socket = real or self.runc, self._agent(policy, program, name)
+        where = ["--real", real, "--socket", socket, "--hook-file", self.warm_hook(policy, program, name)]
+        return Contender(f"{name}, warm", (self._script(policy, program, name, f"warm-{Path(real).name}", *where),))
 
-    def warm_hook(self, policy: Path) -> str:
+    def warm_hook(self, policy: Path, program: str = "", name: str = "reassert") -> str:
         """What hook entries call where there is an agent."""
-        path = policy.parent / "warm-hook"
-        command = [str(REASSERT), "dispatcher", "--hook", *self.options(policy), "--socket", self._agent(policy)]
+        where = ["--hook", "--socket", self._agent(policy, program, name)]
+        return self._script(policy, program, name, "warm-hook", *where)
+
+    def _script(self, policy: Path, program: str, name: str, file: str, *arguments: str) -> str:
+        """What `dispatcher` of a program writes."""
+        path = policy.parent / f"{name}-{file}"
+        command = [program or str(REASSERT), "dispatcher", *arguments, *self._where(policy, program, name)]
         path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         path.chmod(0o755)
         return str(path)
 
-    def _agent(self, policy: Path) -> str:
-        path = policy.parent / "agent" / "agent.sock"
+    def _where(self, policy: Path, program: str, name: str) -> list[str]:
+        """`options`, with a store of its own for another program."""
+        return self.options(policy, f"store-{name}" if program else "store")
+
+    def _agent(self, policy: Path, program: str, name: str) -> str:
+        path = policy.parent / f"agent-{name}" / "agent.sock"
         if path.exists():
             return str(path)
-        command = [str(REASSERT), "agent", "--socket", str(path), *self.options(policy)]
+        command = [program or str(REASSERT), "agent", "--socket", str(path), *self._where(policy, program, name)]
         agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         atexit.register(agent.kill)
         self._agents.append(agent.pid)
         while not path.exists():
             if agent.poll() is not None:
-                raise SystemExit("the agent did not start")
+                raise SystemExit(f"the agent of {name} did not start")
             time.sleep(0.02)
         return str(path)
 
     def answered(self, policy: Path) -> Counter[str]:
         """How many requests the agent of a policy has answered: warm, and cold by reason."""
-        command = [str(REASSERT), "agent", "--socket", self._agent(policy), "--status", "-o", "json"]
+        command = [str(REASSERT), "agent", "--socket", self._agent(policy, "", "reassert"), "--status", "-o", "json"]
         status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         return Counter({"warm": sum(status["warm"].values()), **status["cold"]})
 

@@ -292,9 +292,9 @@ class Start:
                 fds = (reader,)
                 arguments += ["--process", f"/proc/self/fd/{reader}", self.id]
         else:
-            for entry in feature["env"]:
+            for entry in feature["env"]:  # of "plain" there is none
                 arguments += ["--env=" + entry] if feature["how"] == "--env=" else [feature["how"], entry]
-            arguments += [self.id, *SLEEP]  # "plain" is this alone
+            arguments += [self.id, *SLEEP]
         try:
             done = self._run(*(part.replace("\0", "") for part in arguments), fds=fds)
         finally:

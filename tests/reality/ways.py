@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 from random import Random
 from typing import Any
@@ -28,7 +29,7 @@ CRUN = {
     "run.oci.dont_chroot": ("1",),
 }
 RUNC = {
-    "bundle": ("/nowhere", "/", "{VOLUMES}/v1", "{NODE}/victim"),
+    "bundle": ("/nowhere", "/", "{NODE}/victim"),
     "org.criu.config": ("/etc/passwd", "{NODE}/gpu"),
     "org.systemd.property.ExecStartPost": ("['/bin/true']",),
     "io.kubernetes.cri-o.Devices": ("/dev/kmsg", "{NODE}/dev/gpu0"),
@@ -61,13 +62,18 @@ class Ways(Attacks):
         table = self.pick(CRUN, CRUN, RUNC)
         key = self.pick("run.oci.hooks.stderr", "run.oci.hooks.stdout", *table) if table is CRUN else None
         key = key or self.pick("bundle", "bundle", *table)
-        if key == "bundle":
-            text = '{"ociVersion":"1.0.2","process":{"env":[],"args":["x"],"cwd":"/"},"root":{"path":"rootfs"}}'
-            self.volume({"op": "file", "path": "config.json", "text": text})
-            self.add("exec", how=self.pick("plain", "--env", "-e", "file"), env=[f"{self.name()}=evil"])
+        value = self.pick(*table[key])
+        if key == "bundle":  # runc reads the config.json there for `exec ID COMMAND`
+            evil = f"{self.name()}=evil"
+            process = {"env": [evil], "args": ["x"], "cwd": "/"}
+            spec = {"ociVersion": "1.0.2", "process": process, "root": {"path": "rootfs"}}
+            own = "{VOLUMES}/" + self.volume({"op": "file", "path": "config.json", "text": json.dumps(spec)})
+            value = self.pick(own, own, value)
+            how = self.pick("plain", "plain", "--env", "-e", "file")
+            self.add("exec", how=how, env=[] if how == "plain" else [evil])
             if self.chance(0.5):
-                self.add("env", entry=f"{self.name()}=evil")
-        self.add("annotation", key=key, value=self.pick(*table[key]))
+                self.add("env", entry=evil)
+        self.add("annotation", key=key, value=value)
         if self.chance(0.4):  # a refusal that quotes it
             path = self.target()["mountPath"]
             volume = self.volume({"op": "dir", "path": "x"})
