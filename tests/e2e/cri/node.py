@@ -89,36 +89,19 @@ _HANDLER = """\
 
 @dataclass(frozen=True)
 class Generation:
-    """One containerd to test with: its program, the configuration that its version reads, and its root file system.
+    """One containerd to test with: its root file system, of a Debian (tests/roots.sh), and its configuration."""
 
-    `root`: of a Debian (tests/roots.sh). `programs`: a directory of programs that
-    count before those of PATH: containerd's shim and `ctr`.
-    """
-
-    binary: str
     root: Path
     config: str = _CONFIG
-    programs: str = ""
-
-    def ctr(self) -> str:
-        """containerd's own client."""
-        beside = Path(self.programs) / "ctr"
-        return str(beside) if self.programs and beside.exists() else "ctr"
 
 
 ROOTS = TOP / "build/roots"
-GENERATIONS = {"1.6": Generation("/usr/bin/containerd", ROOTS / "bookworm")}
+GENERATIONS = {"1.6": Generation(ROOTS / "bookworm")}
 
 NRI_GENERATIONS = {
-    version: Generation("/usr/bin/containerd", ROOTS / suite, _CONFIG + _NRI)
-    for version, suite in {"1.7": "trixie", "2.1": "forky"}.items()
+    version: Generation(ROOTS / suite, _CONFIG + _NRI) for version, suite in {"1.7": "trixie", "2.1": "forky"}.items()
 }
-"""Those that know NRI, in roots of their own. Both read a version 2 configuration."""
-
-if GIVEN := os.environ.get("REASSERT_TEST_CONTAINERD", ""):
-    _SHIMS = os.environ.get("REASSERT_TEST_SHIMS", "") or os.path.dirname(GIVEN)
-    NRI_GENERATIONS["given"] = Generation(GIVEN, ROOTS / "forky", _CONFIG + _NRI, _SHIMS)
-    """The one that tests/nri/run.sh was given, with the runtimes of Debian forky."""
+"""Those that know NRI, in roots of their own. All read a version 2 configuration."""
 
 
 @dataclass(frozen=True)
@@ -151,8 +134,6 @@ class Containerd:
             path.mkdir()
         self._generation = generation
         self._inside_and_out = [str(node.directory), str(REASSERT.parent)]
-        if generation.programs:
-            self._inside_and_out += {os.path.dirname(generation.binary), generation.programs}
         self._cgroup = f"reassert-tests-{node.directory.name}"
         self._config = self.directory / "config.toml"
         self._logfile = self.directory / "containerd.log"
@@ -176,7 +157,7 @@ class Containerd:
         """Path of the handler's base_runtime_spec, "" for the engine's own default."""
         if handler.base_spec is None:
             return ""
-        spec = json.loads(run(*self._inside(self._generation.ctr(), "oci", "spec")).stdout)
+        spec = json.loads(run(*self._inside("ctr", "oci", "spec")).stdout)
         handler.base_spec(spec)
         path = self.directory / f"base-{handler.name}.json"
         path.write_text(json.dumps(spec))
@@ -200,10 +181,8 @@ class Containerd:
     def start(self) -> None:
         """Start containerd and wait until its CRI answers."""
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        if self._generation.programs:
-            path = f"{self._generation.programs}:{path}"
         environment = {"PATH": path, "TMPDIR": str(self.tmp)}
-        command = self._inside(self._generation.binary, "--config", str(self._config))
+        command = self._inside("/usr/bin/containerd", "--config", str(self._config))
         with self._logfile.open("ab") as log:
             self._daemon = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -237,7 +216,7 @@ class Containerd:
 
     def ctr_command(self, *arguments: str) -> list[str]:
         """A command line for containerd's own client."""
-        return self._inside(self._generation.ctr(), "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
+        return self._inside("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
 
     def close(self) -> None:
         """End everything that was started here, and remove the cgroups."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 CONFIG = "/etc/containerd/config.toml"
@@ -49,10 +50,10 @@ _NRI = """
   disable = {disable}
 """
 
-_RUNTIME_PLUGIN = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+_RUNTIME_PLUGIN = {2: "io.containerd.grpc.v1.cri"}
 
-FORMATS = {"bookworm": 2, "trixie": 2, "forky": 3, "sid": 3}
-"""Of config.toml, by suite: containerd 1.6, 1.7 and 2.1."""
+FORMATS = {"bookworm": 2, "trixie": 2, "forky": int(os.environ.get("REASSERT_TEST_FORMAT", "3")), "sid": 3}
+"""Of config.toml, by suite: containerd 1.6, 1.7 and 2.1, or the one of tests/engines/run.sh."""
 
 SUITES = ("bookworm", "forky", "trixie")
 """Those of the tests. sid is for tests/release.sh alone."""
@@ -78,10 +79,10 @@ def containerd_config(
 ) -> str:
     """A config.toml.
 
-    `version`: of the format, 2 or 3. `handlers`: the first is the default one. `nri`: on or off, None where nothing is
-    said of it. `more`: what follows.
+    `version`: of the format, from 2 on. `handlers`: the first is the default one. `nri`: on or off, None where nothing
+    is said of it. `more`: what follows.
     """
-    head = {2: _HEAD_2, 3: _HEAD_3}[version]
+    head = _HEAD_2 if version == 2 else _HEAD_3.replace("version = 3", f"version = {version}")
     parts = [head.format(pause=SANDBOX_IMAGE, default=handlers[0].name)]
     parts += [handler_config(version, handler) for handler in handlers]
     if nri is not None:
@@ -91,4 +92,4 @@ def containerd_config(
 
 def handler_config(version: int, handler: Handler) -> str:
     """The part of a config.toml that is a handler's."""
-    return _HANDLER.format(plugin=_RUNTIME_PLUGIN[version], **vars(handler))
+    return _HANDLER.format(plugin=_RUNTIME_PLUGIN.get(version, "io.containerd.cri.v1.runtime"), **vars(handler))

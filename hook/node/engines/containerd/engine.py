@@ -16,7 +16,7 @@ from hook.node.change.files import State
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
-from hook.node.engines.containerd.files import CRI, NRI, Files, strip
+from hook.node.engines.containerd.files import FORMATS, NRI, Files, strip
 from hook.node.engines.containerd.settings import (
     SPECS,
     VALIDATOR,
@@ -26,7 +26,6 @@ from hook.node.engines.containerd.settings import (
     cri,
     default_spec,
     differences,
-    imports,
     in_dump,
     is_our_spec,
     is_ours,
@@ -170,7 +169,7 @@ class Containerd(Engine[Dump]):
     def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns files that set BinaryName and base_runtime_spec of the handlers, and enable NRI or CDI if chosen."""
         dump = now
-        files = self.files(imports(dump), base)
+        files = self.files(dump, base)
         wiring = Wiring()
         settings: dict[Key, Any] = {}
         was: dict[str, dict[str, str]] = {}
@@ -223,9 +222,12 @@ class Containerd(Engine[Dump]):
         wiring.expected = wanted_dump(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
 
-    def files(self, patterns: list[str], base: Base) -> Files:
-        """Returns the configuration files. `patterns`: the effective imports. Raises NodeError."""
-        return Files.read(self._config, self.version[0], patterns, base)
+    def files(self, dump: Dump, base: Base) -> Files:
+        """Returns the configuration files. Raises NodeError.
+
+        The `imports` of the dump do not count: 2.2 and later print a default that they do not read.
+        """
+        return Files.read(self._config, int(dump.get("version", 2)), [], base)
 
     def _chosen(
         self, dump: dict[str, Any], choice: Choice, notes: dict[str, Any]
@@ -318,7 +320,7 @@ class Containerd(Engine[Dump]):
         """Returns a starter of test pods, which run the sandbox image of the configuration."""
         from hook.node.probe.pods import PodStarter  # imports gRPC
 
-        image = toml.get(now, _PINNED) or toml.get(now, (*CRI[2], "sandbox_image"))
+        image = toml.get(now, _PINNED) or toml.get(now, (*FORMATS[2].cri, "sandbox_image"))
         return PodStarter(Containerd.name, self._address, str(image))
 
     def users(self, now: Dump, path: str) -> int:
@@ -345,7 +347,7 @@ class Containerd(Engine[Dump]):
         dump = toml.parse(done.stdout, "containerd config dump")
         plugin = toml.get(dump, cri(dump))
         disabled = [str(name) for name in dump.get("disabled_plugins", [])]
-        if plugin is None or any(name in ("cri", *(CRI[2][1], CRI[3][1])) for name in disabled):
+        if plugin is None or any(name in ("cri", *(each.cri[1] for each in FORMATS.values())) for name in disabled):
             raise NodeError(f"{self._config}: the CRI plugin is disabled (disabled_plugins), so kubelet cannot use it")
         for name in ("default_runtime", "untrusted_workload_runtime"):
             if toml.get(plugin, ("containerd", name, "runtime_type")):

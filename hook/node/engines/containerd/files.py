@@ -2,8 +2,9 @@
 
 containerd 1.x: an imported file that has the CRI plugin's table replaces the whole table. So the last file with that
 table is edited in place. 2.x merges files deeply. So a drop-in of our own is written, with the `version` of the main
-file, since files of another version are not applied. The main file's `imports` gets an entry for the drop-in if it
-does not cover it yet. Source: containerd's cmd/containerd/server/config.
+file: 2.0 to 2.2 do not apply files of another version, 2.3.0 to 2.3.4 do not start with a drop-in of a higher one. The
+main file's `imports` gets an entry for the drop-in if it does not cover it yet. Source: containerd's
+cmd/containerd/server/config.
 """
 
 from __future__ import annotations
@@ -19,8 +20,26 @@ from hook.node.engines.base import Base
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 
-CRI = {2: ("plugins", "io.containerd.grpc.v1.cri"), 3: ("plugins", "io.containerd.cri.v1.runtime")}
-"""The key of the CRI plugin's table, by the version of a configuration file."""
+
+class Format(NamedTuple):
+    """A version of config.toml. `cri`: the key of the CRI plugin's table.
+
+    `template`, `drop_ins`: the file and the directory of that version in k3s and RKE2.
+    """
+
+    cri: Key
+    template: str
+    drop_ins: str
+
+
+_3 = Format(("plugins", "io.containerd.cri.v1.runtime"), "config-v3.toml.tmpl", "config-v3.toml.d")
+
+FORMATS = {
+    4: _3,  # containerd 2.3: what moved from version 3 are the sockets' tables, which reassert does not set
+    3: _3,
+    2: Format(("plugins", "io.containerd.grpc.v1.cri"), "config.toml.tmpl", "config.toml.d"),
+}
+"""The supported versions of config.toml, the newest first."""
 
 NRI: Key = ("plugins", "io.containerd.nri.v1.nri")
 
@@ -39,16 +58,16 @@ class Parsed(NamedTuple):
 class Files:
     """The configuration files as they are without reassert.
 
-    `main`: path of config.toml, which may be missing. `major`: containerd's major version. `version`: of the file
-    format. `imports`: the patterns of other files. `has_imports`: whether the main file sets them. `files`: text and
-    values of each, the main one first, in the order of reading. A symbolic link is followed: its target is read and
-    changed.
+    `main`: path of config.toml, which may be missing. `newest`: the newest format that this containerd reads.
+    `version`: of the main file's format. `imports`: the patterns of other files. `has_imports`: whether the main file
+    sets them. `files`: text and values of each, the main one first, in the order of reading. A symbolic link is
+    followed: its target is read and changed.
     """
 
     def __init__(
         self,
         main: str,
-        major: int,
+        newest: int,
         version: int,
         imports: list[str],
         has_imports: bool,
@@ -56,7 +75,7 @@ class Files:
         base: Base,
     ) -> None:
         self.main = main
-        self.major = major
+        self._newest = newest
         self.version = version
         self._imports = imports
         self.has_imports = has_imports
@@ -64,29 +83,28 @@ class Files:
         self._base = base
 
     @classmethod
-    def read(cls, main: str, major: int, imports: list[str], base: Base) -> Self:
-        """Reads every file once. `imports`: the effective patterns of containerd.
+    def read(cls, main: str, newest: int, imports: list[str], base: Base) -> Self:
+        """Reads every file once. `imports`: the effective patterns if the main file sets none.
 
-        Raises NodeError for a file that cannot be parsed or has an old format.
+        Raises NodeError for a file that cannot be parsed or has an unsupported format.
         """
         parsed = _parsed(main, base)
-        others = [path for path in imports if not os.path.basename(path).startswith("99-reassert")]
-        patterns = [str(item) for item in parsed.values.get("imports", others)]
-        version = _version(main, major, parsed)
+        patterns = [str(item) for item in parsed.values.get("imports", imports)]
+        version = _version(main, newest, parsed)
         files = {main: parsed}
         for pattern in patterns:
             for path in sorted(glob.glob(_absolute(main, pattern))):
                 if path not in files:
                     files[path] = _parsed(path, base)
-        return cls(main, major, version, patterns, "imports" in parsed.values, files, base)
+        return cls(main, newest, version, patterns, "imports" in parsed.values, files, base)
 
     def cri(self) -> Key:
         """Returns the key of the CRI plugin's table in the file that is edited."""
-        return CRI[self.version]
+        return FORMATS[self.version].cri
 
     def change(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         """Returns the changes that make these settings effective, and the notes with which `strip` removes them."""
-        return self._drop_in(settings) if self.major > 1 else self._in_place(settings)
+        return self._drop_in(settings) if self._newest > 2 else self._in_place(settings)
 
     def _in_place(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         last = self._last_word()
@@ -151,15 +169,15 @@ def _parsed(path: str, base: Base) -> Parsed:
     return Parsed(text, toml.parse(text, path))
 
 
-def _version(main: str, major: int, parsed: Parsed) -> int:
-    """Returns the version of the file format. Raises NodeError if it is not supported with this containerd."""
-    empty = not parsed.text.strip()
-    version = 2 if major == 1 and empty else int(parsed.values.get("version", 0 if not empty else min(major, 2) + 1))
-    if version not in CRI or (major == 1 and version == 3):
+def _version(main: str, newest: int, parsed: Parsed) -> int:
+    """Returns the version of the main file's format. Raises NodeError if it is not supported with this containerd."""
+    best = next((each for each in FORMATS if each <= newest), 2)
+    version = int(parsed.values.get("version", 1)) if parsed.text.strip() else best
+    if version not in FORMATS or version > newest:
         raise NodeError(
-            f"{main}: configuration version {version or 1} is not supported with containerd {major}.x; "
-            "write `version = 2`"
-            + (", or let `containerd config migrate` do it" if major > 1 else " and the plugins' full names")
+            f"{main}: configuration version {version} is not supported with this containerd; write `version = {best}` "
+            "with that version's names of the plugins"
+            + (", or let `containerd config migrate` do it" if 2 < newest == best else "")
         )
     return version
 

@@ -21,13 +21,12 @@ from hook.node.change.files import Change, State, look
 from hook.node.engines import toml
 from hook.node.engines.base import Base, Choice, Wiring
 from hook.node.engines.containerd.engine import Containerd
-from hook.node.engines.containerd.files import Files
+from hook.node.engines.containerd.files import FORMATS, Files
 from hook.node.engines.containerd.settings import Dump, version_of
 from hook.node.errors import NodeError
 
-_DROP_INS = {2: "config.toml.d", 3: "config-v3.toml.d"}
-_TEMPLATES = {3: "config-v3.toml.tmpl", 2: "config.toml.tmpl"}
-"""By the version of the configuration, in the order in which k3s looks for them. It uses the first that exists."""
+_TEMPLATES = list(dict.fromkeys(each.template for each in FORMATS.values()))
+"""In the order in which k3s looks for them. It uses the first that exists."""
 
 _MARK = "{{/* reassert */}}"
 _BASE = '{{ template "base" . }}\n'
@@ -87,14 +86,16 @@ class Rancher(Containerd):
             file.flush()
             return self.dump(file.name)
 
-    def files(self, patterns: list[str], base: Base) -> Files:
+    def files(self, dump: Dump, base: Base) -> Files:
         """Returns the configuration files. Raises NodeError."""
         if self.version[0] < 2:
             raise NodeError(
                 f"{self.title}: containerd 1.x cannot be wired in {self.name}, because an import replaces all of the "
                 f"CRI plugin's table; update {self.name} to a release with containerd 2 (1.31.6, 1.32.2 or later)"
             )
-        return _Files.read(self._config, self.version[0], patterns, base)
+        directory = os.path.dirname(self._config)
+        patterns = [str(each) for each in dump.get("imports") or [] if str(each).startswith(f"{directory}/")]
+        return _Files.read(self._config, int(dump.get("version", 2)), patterns, base)
 
     def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """As for containerd; beside a template, the drop-in of the unit that guards it."""
@@ -120,7 +121,7 @@ class Rancher(Containerd):
         self.wait(_SECONDS)
 
     def _templates(self) -> list[str]:
-        return [f"{os.path.dirname(self._config)}/{name}" for name in _TEMPLATES.values()]
+        return [f"{os.path.dirname(self._config)}/{name}" for name in _TEMPLATES]
 
     def _guard(self, template: str) -> State:
         """Returns the drop-in of the unit. grep counts the lines with `imports` of the last generated config.toml."""
@@ -159,13 +160,14 @@ class _Files(Files):
 
     def drop_ins(self) -> str:
         """Returns the directory that newer base templates import, whether or not this one does."""
-        return f"{os.path.dirname(self.main)}/{_DROP_INS[self.version]}"
+        return f"{os.path.dirname(self.main)}/{FORMATS[self.version].drop_ins}"
 
     def have_imported(self, path: str) -> tuple[list[Change], list[dict[str, Any]]]:
         """Returns the template with our line, unless the base template, or an administrator's, has the import."""
         directory = os.path.dirname(self.main)
-        templates = {version: f"{directory}/{name}" for version, name in _TEMPLATES.items()}
-        template = next((path for path in templates.values() if os.path.lexists(path)), templates[self.version])
+        templates = [f"{directory}/{name}" for name in _TEMPLATES]
+        usual = f"{directory}/{FORMATS[self.version].template}"
+        template = next((path for path in templates if os.path.lexists(path)), usual)
         text = toml.decode(_content(template))
         if self.has_imports and not text.startswith(_MARK):
             if self.is_imported(path):

@@ -12,7 +12,7 @@ from typing import Any
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import real_of
 from hook.node.engines import toml
-from hook.node.engines.containerd.files import CRI, NRI
+from hook.node.engines.containerd.files import FORMATS, NRI
 from hook.node.engines.nri_validator import Validator
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
@@ -42,23 +42,18 @@ def not_wrapped(table: dict[str, Any]) -> str:
 
 def cri(dump: dict[str, Any]) -> Key:
     """Returns the key of the CRI plugin's table, which differs in 2.x."""
-    return CRI[3] if toml.get(dump, CRI[3]) is not None else CRI[2]
+    return next((each.cri for each in FORMATS.values() if toml.get(dump, each.cri) is not None), FORMATS[2].cri)
 
 
 def in_dump(key: Key, dump: dict[str, Any]) -> Key:
-    """Returns a setting's key as the dump spells it: 2.x prints a version 2 file as version 3."""
-    return (*cri(dump), *key[2:]) if key[:2] in CRI.values() else key
+    """Returns a setting's key as the dump spells it: 2.x prints a version 2 file as its newest version."""
+    return (*cri(dump), *key[2:]) if key[:2] in [each.cri for each in FORMATS.values()] else key
 
 
 def runtimes(dump: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Returns the tables of the runtime handlers, by name."""
     found: dict[str, dict[str, Any]] = toml.get(dump, (*cri(dump), "containerd", "runtimes"), {})
     return found
-
-
-def imports(dump: dict[str, Any]) -> list[str]:
-    """Returns the patterns of `imports`. containerd lists the main file among them."""
-    return [str(item) for item in dump.get("imports") or [] if item != os.devnull]
 
 
 def comparable(dump: dict[str, Any]) -> dict[Key, Any]:

@@ -15,9 +15,9 @@ from hook.node.errors import NodeError
 BINARY = ("containerd", "runtimes", "runc", "options", "BinaryName")
 
 
-def change(main: Path, major: int, imports: list[str] | None = None) -> tuple[dict[str, str], list[dict[str, object]]]:
-    """The files that would be written, text by path, and the notes."""
-    files = Files.read(str(main), major, imports or [], look)
+def change(main: Path, newest: int) -> tuple[dict[str, str], list[dict[str, object]]]:
+    """The files that would be written, text by path, and the notes. `newest`: the format that containerd knows."""
+    files = Files.read(str(main), newest, [], look)
     key: Key = (*files.cri(), *BINARY)
     changes, notes = files.change({key: "/ours"})
     return {path: state.content.decode() for path, state in changes if state}, notes
@@ -26,7 +26,7 @@ def change(main: Path, major: int, imports: list[str] | None = None) -> tuple[di
 def test_1_is_edited_in_place(tmp_path: Path) -> None:
     main = tmp_path / "config.toml"
     main.write_text("version = 2\n# mine\n")
-    written, notes = change(main, 1)
+    written, notes = change(main, 2)
     assert list(written) == [str(main)]
     assert "# mine\n" in written[str(main)]
     edited = written[str(main)] + "\n[debug]\nlevel = 'info'\n"  # somebody adds something
@@ -34,7 +34,7 @@ def test_1_is_edited_in_place(tmp_path: Path) -> None:
 
 
 def test_1_without_a_file_gets_one_of_version_2(tmp_path: Path) -> None:
-    written, _ = change(tmp_path / "config.toml", 1)
+    written, _ = change(tmp_path / "config.toml", 2)
     assert tomllib.loads(written[str(tmp_path / "config.toml")])["version"] == 2
 
 
@@ -44,41 +44,59 @@ def test_1_edits_the_import_that_has_the_table(tmp_path: Path) -> None:
     theirs = tmp_path / "more/cri.toml"
     theirs.write_text('[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "x"\n')
     (tmp_path / "more/zz.toml").write_text("[debug]\n")
-    written, _ = change(tmp_path / "config.toml", 1)
+    written, _ = change(tmp_path / "config.toml", 2)
     assert list(written) == [str(theirs)]
 
 
 @pytest.mark.parametrize(
-    ("text", "imports"),
+    ("text", "newest", "version", "imports"),
     [
-        ("version = 3\n", ["CONF.D/99-reassert*.toml"]),
-        ('version = 3\nimports = ["/site/*.conf"]\n', ["/site/*.conf", "CONF.D/99-reassert*.toml"]),
-        ("", ["CONF.D/99-reassert*.toml"]),
+        ("version = 3\n", 3, 3, ["CONF.D/99-reassert*.toml"]),
+        ('version = 3\nimports = ["/site/*.conf"]\n', 3, 3, ["/site/*.conf", "CONF.D/99-reassert*.toml"]),
+        ("", 3, 3, ["CONF.D/99-reassert*.toml"]),
+        ("version = 4\n", 4, 4, ["CONF.D/99-reassert*.toml"]),
+        ("version = 3\n", 4, 3, ["CONF.D/99-reassert*.toml"]),
+        ("version = 4\n", 5, 4, ["CONF.D/99-reassert*.toml"]),
+        ("", 4, 4, ["CONF.D/99-reassert*.toml"]),
     ],
 )
-def test_2_gets_a_drop_in_and_one_import(tmp_path: Path, text: str, imports: list[str]) -> None:
+def test_2_gets_a_drop_in_and_one_import(
+    tmp_path: Path, text: str, newest: int, version: int, imports: list[str]
+) -> None:
+    """The drop-in has the main file's version: containerd 2.3.0 to 2.3.4 do not start with a higher one."""
     main = tmp_path / "config.toml"
     if text:
         main.write_text(text)
-    written, notes = change(main, 2)
+    written, notes = change(main, newest)
     drop_in = str(tmp_path / "conf.d/99-reassert.toml")
     assert list(written) == [drop_in, str(main)]
-    assert tomllib.loads(written[drop_in])["version"] == 3
+    values = tomllib.loads(written[drop_in])
+    assert values["version"] == version
+    assert list(values["plugins"]) == ["io.containerd.cri.v1.runtime"]
     wanted = [item.replace("CONF.D", str(tmp_path / "conf.d")) for item in imports]
     assert tomllib.loads(written[str(main)])["imports"] == wanted
-    assert strip(str(main), written[str(main)], notes) == (text or "version = 3\n")
+    assert strip(str(main), written[str(main)], notes) == (text or f"version = {version}\n")
 
 
 def test_2_uses_a_directory_that_is_imported_already(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text('version = 2\nimports = ["conf/*.toml"]\n')
-    written, notes = change(tmp_path / "config.toml", 2)
+    written, notes = change(tmp_path / "config.toml", 3)
     assert list(written) == [str(tmp_path / "conf/99-reassert.toml")]
     assert tomllib.loads(written[str(tmp_path / "conf/99-reassert.toml")])["version"] == 2  # as the main file's
     assert notes == []
 
 
-@pytest.mark.parametrize(("text", "major"), [("[debug]\n", 1), ("version = 3\n", 1), ("version = 1\n", 2)])
-def test_other_versions_are_refused(tmp_path: Path, text: str, major: int) -> None:
+@pytest.mark.parametrize(
+    ("text", "newest", "remedy"),
+    [
+        ("[debug]\n", 2, "write `version = 2`"),
+        ("version = 3\n", 2, "write `version = 2`"),
+        ("version = 1\n", 3, "write `version = 3`.* or let `containerd config migrate` do it"),
+        ("version = 4\n", 3, "write `version = 3`"),
+        ("version = 5\n", 5, "write `version = 4`"),
+    ],
+)
+def test_other_versions_are_refused(tmp_path: Path, text: str, newest: int, remedy: str) -> None:
     (tmp_path / "config.toml").write_text(text)
-    with pytest.raises(NodeError, match="write `version = 2`"):
-        change(tmp_path / "config.toml", major)
+    with pytest.raises(NodeError, match=remedy):
+        change(tmp_path / "config.toml", newest)

@@ -47,10 +47,12 @@ def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def called(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    def command(arguments: list[str], seconds: float = 0) -> subprocess.CompletedProcess[str]:
+    def command(arguments: list[str], seconds: float = 0, version: str = version) -> subprocess.CompletedProcess[str]:
         assert arguments[0].startswith(K3s.programs or "?")
         dumped = "config" in arguments and arguments[-1] == "dump"
-        return subprocess.CompletedProcess(arguments, 0, Path(arguments[2]).read_text() if dumped else version, "")
+        if dumped:  # containerd 2.x prints its newest version
+            version = Path(arguments[2]).read_text().replace("version = 2", "version = 3")
+        return subprocess.CompletedProcess(arguments, 0, version, "")
 
     monkeypatch.setattr(systemd, "command", command)
 
@@ -70,13 +72,17 @@ def written(wiring: Wiring) -> dict[str, str]:
     return {Path(path).name: state.content.decode() for path, state in wiring.references if state}
 
 
-def test_a_base_that_imports_gets_a_drop_in_alone(etc: Path, tmp_path: Path) -> None:
-    generated(etc, 'imports = ["{}/config-v3.toml.d/*.toml"]')
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_base_that_imports_gets_a_drop_in_alone(etc: Path, tmp_path: Path, version: int) -> None:
+    base = BASE.replace("version = 3", f"version = {version}")
+    generated(etc, 'imports = ["{}/config-v3.toml.d/*.toml"]', base)
     wiring = wire(etc)
     assert list(written(wiring)) == ["99-reassert.toml"]
     [(path, _)] = wiring.references
     assert path == f"{etc}/config-v3.toml.d/99-reassert.toml"
-    runc = tomllib.loads(written(wiring)["99-reassert.toml"])["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]
+    values = tomllib.loads(written(wiring)["99-reassert.toml"])
+    assert values["version"] == version
+    runc = values["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]
     assert runc["runtimes"]["runc"]["options"] == {"BinaryName": f"{tmp_path}/sbin/reassert-runc"}
     assert wiring.artifacts[0][0] == f"{tmp_path}/sbin/reassert-runc"
     dispatcher = wiring.artifacts[0][1]
@@ -120,7 +126,7 @@ def test_containerd_1_is_refused(etc: Path, monkeypatch: pytest.MonkeyPatch) -> 
     generated(etc, base=BASE.replace("version = 3", "version = 2"))
     with pytest.raises(NodeError, match=r"an import replaces all of .*; update k3s to a release with containerd 2"):
         engine = K3s.find()
-        engine.files([], look)
+        engine.files({}, look)
 
 
 def test_a_k3s_that_never_started_is_named(etc: Path) -> None:
