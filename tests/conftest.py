@@ -108,9 +108,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def needed(item: pytest.Item) -> list[str]:
-    """What a test needs: its markers, and root for a directory that only root writes."""
+    """What a test needs: its markers, and root for a directory that only root writes or a machine of its own."""
     found = {marker.name for marker in item.iter_markers()}
-    if "root_dir" in getattr(item, "fixturenames", ()):
+    if {"root_dir", "machine"} & set(getattr(item, "fixturenames", ())):
         found.add("root")
     return [name for name in NEEDS if name in found]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from unit.ownmachine import Machine, own_machine
+
 
 @pytest.fixture(autouse=True)
 def threads_end() -> Iterator[None]:
@@ -38,3 +40,11 @@ def root_dir() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)
     with contextlib.suppress(OSError):  # another test's directory is in it
         parent.rmdir()
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    """A machine of the test's own, on which systemd runs."""
+    with own_machine() as made:
+        made.boot()
+        yield made

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +11,10 @@ from typing import Any
 import pytest
 
 from hook.node import systemd
-from hook.node.artifacts import dispatchers
-from hook.node.engines import crio
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.engines.crio import HOOKS, Crio
 from hook.node.errors import NodeError
+from unit.ownmachine import Machine
 from unit.support import FIXTURES, policy
 
 RECORDED = FIXTURES / "crio"
@@ -26,27 +23,25 @@ RULE = {"name": "ca", "env": [{"name": "A", "value": "1"}]}
 
 
 @pytest.fixture
-def drop_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """crio.conf.d with an administrator's file. `crio config` says `shown`, a recorded answer."""
-    directory = tmp_path / "crio.conf.d"
-    directory.mkdir()
-    shutil.copy(RECORDED / "10-crio.conf", directory)
-    monkeypatch.setattr(crio, "_DROP_INS", str(directory))
-    monkeypatch.setattr(crio, "_CONFIG", str(tmp_path / "crio.conf"))
-    monkeypatch.setattr(dispatchers, "DIRECTORY", str(tmp_path / "sbin"))
-    answers(monkeypatch)
-    return directory
+def drop_ins(machine: Machine) -> Path:
+    """crio.conf.d with an administrator's file."""
+    machine.file("/etc/crio/crio.conf.d/10-crio.conf", (RECORDED / "10-crio.conf").read_bytes())
+    machine.program(
+        "crio",
+        f"""echo "$(env | grep ^CONTAINER_) crio $*" >> /run/crio.log
+case "$*" in
+*--version) echo crio version 1.31.0 ;;
+*--default) cat {RECORDED}/default.toml ;;
+*) if [ -e /run/error ]; then cat /run/error >&2; exit 1; fi; cat /run/shown.toml ;;
+esac""",
+    )
+    shown("default.toml")
+    return Path("/etc/crio/crio.conf.d")
 
 
-def answers(monkeypatch: pytest.MonkeyPatch, shown: str = "default.toml", error: str = "") -> None:
-    """What the recorded crio says to `crio config`."""
-    said = {"--version": "crio version 1.31.0\n", "--default": (RECORDED / "default.toml").read_text()}
-
-    def command(arguments: list[str], seconds: float = 0) -> subprocess.CompletedProcess[str]:
-        text = said.get(arguments[-1]) or (RECORDED / shown).read_text()
-        return subprocess.CompletedProcess(arguments, 1 if error else 0, text, error)
-
-    monkeypatch.setattr(systemd, "command", command)
+def shown(name: str, change: Callable[[str], str] = str) -> None:
+    """What `crio config` prints from now on: a recorded answer."""
+    Path("/run/shown.toml").write_text(change((RECORDED / name).read_text()))
 
 
 def wire(*adapters: str, runtime_class: str | None = None, unit: bool = True) -> tuple[Crio, Wiring]:
@@ -63,18 +58,18 @@ def drop_in(wiring: Wiring) -> dict[str, Any]:
     return tomllib.loads(state.content.decode())
 
 
-def test_tables_are_repeated_whole_with_the_dispatcher_in_them(drop_ins: Path, tmp_path: Path) -> None:
+def test_tables_are_repeated_whole_with_the_dispatcher_in_them(drop_ins: Path) -> None:
     _, wiring = wire(RUNTIME)
     assert drop_in(wiring)["crio"]["runtime"]["runtimes"] == {
         "crun": {
-            "runtime_path": f"{tmp_path}/sbin/reassert-crun",
+            "runtime_path": "/usr/local/sbin/reassert-crun",
             "runtime_root": "/run/crun",
             "monitor_path": "/usr/libexec/crio/conmon",
             "allowed_annotations": ["io.containers.trace-syscall"],
         },
-        "runc": {"runtime_path": f"{tmp_path}/sbin/reassert-runc", "runtime_root": "/run/runc"},
+        "runc": {"runtime_path": "/usr/local/sbin/reassert-runc", "runtime_root": "/run/runc"},
     }
-    assert [path for path, _ in wiring.artifacts] == [f"{tmp_path}/sbin/reassert-{name}" for name in ("crun", "runc")]
+    assert [path for path, _ in wiring.artifacts] == [f"/usr/local/sbin/reassert-{name}" for name in ("crun", "runc")]
     assert wiring.remarks == ["handler kata (vm) calls no OCI runtime; --adapter nri reaches it"]
 
 
@@ -121,13 +116,13 @@ def test_nri_is_switched_on_and_brings_the_hook(drop_ins: Path) -> None:
     assert "something else runs the NRI plugin" in engine.handlers(engine.read(), others.notes)[0].note
 
 
-def test_named_handler_only(drop_ins: Path, tmp_path: Path) -> None:
+def test_named_handler_only(drop_ins: Path) -> None:
     assert list(drop_in(wire(RUNTIME, runtime_class="runc")[1])["crio"]["runtime"]["runtimes"]) == ["runc"]
     made = drop_in(wire(RUNTIME, runtime_class="held")[1])["crio"]["runtime"]["runtimes"]["held"]
-    assert (made["runtime_path"], made["runtime_root"]) == (f"{tmp_path}/sbin/reassert-crun", "/run/crun")
+    assert (made["runtime_path"], made["runtime_root"]) == ("/usr/local/sbin/reassert-crun", "/run/crun")
     inherited = drop_in(wire(RUNTIME, runtime_class="same")[1])["crio"]["runtime"]["runtimes"]["same"]
     assert inherited == {
-        "runtime_path": f"{tmp_path}/sbin/reassert-crun",
+        "runtime_path": "/usr/local/sbin/reassert-crun",
         "runtime_type": "",
         "runtime_root": "/run/crun",
         "runtime_config_path": "",
@@ -143,14 +138,9 @@ def test_handlers_as_they_are(drop_ins: Path) -> None:
     assert "kata" not in found  # not installed here, and then CRI-O ignores it
 
 
-def recorded_wiring(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Crio, Wiring]:
-    monkeypatch.setattr(dispatchers, "DIRECTORY", "/usr/local/sbin")
-    return wire(RUNTIME, HOOK)
-
-
-def test_crio_read_it_as_it_was_meant(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, wiring = recorded_wiring(drop_ins, monkeypatch)
-    answers(monkeypatch, "wired.toml")
+def test_crio_read_it_as_it_was_meant(drop_ins: Path) -> None:
+    engine, wiring = wire(RUNTIME, HOOK)
+    shown("wired.toml")
     engine.check(engine.read(), wiring)
 
 
@@ -161,29 +151,25 @@ def test_crio_read_it_as_it_was_meant(drop_ins: Path, monkeypatch: pytest.Monkey
         (lambda text: text.replace(f'\t"{HOOKS}",\n', ""), "hooks_dir as ['/etc/containers/oci/hooks.d'], not as"),
     ],
 )
-def test_what_crio_reads_otherwise_is_said(
-    change: Callable[[str], str], complaint: str, drop_ins: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    engine, wiring = recorded_wiring(drop_ins, monkeypatch)
-    (tmp_path / "shown.toml").write_text(change((RECORDED / "wired.toml").read_text()))
-    answers(monkeypatch, str(tmp_path / "shown.toml"))
+def test_what_crio_reads_otherwise_is_said(change: Callable[[str], str], complaint: str, drop_ins: Path) -> None:
+    engine, wiring = wire(RUNTIME, HOOK)
+    shown("wired.toml", change)
     with pytest.raises(NodeError) as error:
         engine.check(engine.read(), wiring)
     assert complaint in str(error.value)
 
 
-def test_settings_that_a_drop_in_lost_are_noticed(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_a_drop_in_lost_are_noticed(drop_ins: Path) -> None:
     """What becomes of a handler whose table in a later file has a runtime_path and nothing else."""
-    monkeypatch.setattr(dispatchers, "DIRECTORY", "/usr/local/sbin")
     engine, wiring = wire(RUNTIME, runtime_class="crun")
-    answers(monkeypatch, "path-only.toml")
+    shown("path-only.toml")
     with pytest.raises(NodeError, match=r"crun.runtime_root as '', not as '/run/crun'"):
         engine.check(engine.read(), wiring)
 
 
-def test_what_crio_does_not_accept_is_said_in_its_words(drop_ins: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, wiring = recorded_wiring(drop_ins, monkeypatch)
-    answers(monkeypatch, error='level=info msg=reading\nlevel=fatal msg="unable to decode configuration x.conf"\n')
+def test_what_crio_does_not_accept_is_said_in_its_words(drop_ins: Path) -> None:
+    engine, wiring = wire(RUNTIME, HOOK)
+    Path("/run/error").write_text('level=info msg=reading\nlevel=fatal msg="unable to decode configuration x.conf"\n')
     with pytest.raises(NodeError, match=r'^CRI-O does not accept its configuration: level=fatal msg="unable'):
         engine.check(engine.read(), wiring)
 
@@ -214,32 +200,7 @@ def test_podmans_hook_where_crio_looks_is_warned_of(drop_ins: Path, tmp_path: Pa
     assert warning.startswith(f"{hooks}/reassert.json: CRI-O does not start")
 
 
-def runs(monkeypatch: pytest.MonkeyPatch, *arguments: str, environment: tuple[str, ...] = ()) -> list[list[str]]:
-    """crio runs, with these arguments and variables. Returns the commands that are called from now on."""
-    called: list[list[str]] = []
-    answer = systemd.command
-
-    def command(words: list[str], seconds: float = 0) -> subprocess.CompletedProcess[str]:
-        called.append(words)
-        return answer(words, seconds)
-
-    monkeypatch.setattr(systemd, "main_pid", lambda unit: 7)
-    monkeypatch.setattr(crio, "arguments_of", lambda pid: ["/usr/bin/crio", *arguments, ""])
-    monkeypatch.setattr(crio, "environment_of", lambda pid: list(environment))
-    monkeypatch.setattr(systemd, "command", command)
-    return called
-
-
-def shown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str], of: str = "wired.toml"
-) -> None:
-    (tmp_path / "shown.toml").write_text(change((RECORDED / of).read_text()))
-    answers(monkeypatch, str(tmp_path / "shown.toml"))
-
-
-def test_what_the_running_crio_was_told_counts_and_not_the_files_alone(
-    drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_running_crio_was_told_counts_and_not_the_files_alone(drop_ins: Path, machine: Machine) -> None:
     """With --hooks-dir and --listen: the hook of our drop-in is not called, and the socket is another one."""
     _, wiring = wire(HOOK)
     [(path, state)] = wiring.references
@@ -249,16 +210,15 @@ def test_what_the_running_crio_was_told_counts_and_not_the_files_alone(
     options = ["--hooks-dir", "/etc/mine", "--listen=/run/mine.sock"]
     listen = 'listen = "/var/run/crio/crio.sock"'
     shown(
-        tmp_path,
-        monkeypatch,
+        "wired.toml",
         lambda text: text.replace(f'\t"{HOOKS}",\n', "").replace(
             "[crio.api]", "[crio.api]\n" + listen.replace("crio/crio", "mine")
         ),
     )
-    called = runs(monkeypatch, *options, environment=("CONTAINER_STREAM_PORT=1",))
+    machine.daemon("crio.service", "/usr/bin/crio", *options, PATH=systemd.PATH, CONTAINER_STREAM_PORT="1")
     engine = Crio.find()
     now = engine.read()
-    assert ["env", "-i", "CONTAINER_STREAM_PORT=1", "crio", *options, "config"] in called
+    assert f"CONTAINER_STREAM_PORT=1 crio {' '.join(options)} config\n" in Path("/run/crio.log").read_text()
     assert HOOK not in engine.handlers(now, {})[0].wired
     assert now.effective(with_ours=True)["crio"]["api"]["listen"] == "/var/run/mine.sock"
     choice = Choice((HOOK,), None, PROGRAM, policy(RULE))
@@ -266,27 +226,20 @@ def test_what_the_running_crio_was_told_counts_and_not_the_files_alone(
         engine.wire(now, choice, lambda path: None, {})
 
 
-def test_files_that_a_variable_names_are_read(drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_a_variable_names_are_read(drop_ins: Path, tmp_path: Path, machine: Machine) -> None:
     other = tmp_path / "other.conf.d"
-    runs(monkeypatch, environment=(f"CONTAINER_CONFIG_DIR={other}",))
+    machine.daemon("crio.service", "/usr/bin/crio", PATH=systemd.PATH, CONTAINER_CONFIG_DIR=str(other))
     _, wiring = wire(HOOK)
     assert wiring.references[0][0] == f"{other}/99-reassert.conf"
 
 
-def test_deprecated_settings_of_the_monitor_are_every_handlers(
-    drop_ins: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_deprecated_settings_of_the_monitor_are_every_handlers(drop_ins: Path) -> None:
     """No file has a table of a handler, and CRI-O shows the setting in the built-in ones."""
     (drop_ins / "10-crio.conf").write_text('[crio.runtime]\nconmon_cgroup = "pod"\n')
     engine, wiring = wire(RUNTIME)
     table = drop_in(wiring)["crio"]["runtime"]["runtimes"]["crun"]
     assert table["monitor_cgroup"] == "pod"
-    shown(
-        tmp_path,
-        monkeypatch,
-        lambda text: text.replace('monitor_cgroup = "system.slice"', 'monitor_cgroup = "pod"'),
-        "default.toml",
-    )
+    shown("default.toml", lambda text: text.replace('monitor_cgroup = "system.slice"', 'monitor_cgroup = "pod"'))
     engine.check(
         engine.read(), Wiring(expected={"crio": {"runtime": {"runtimes": {"crun": {"monitor_cgroup": "pod"}}}}})
     )

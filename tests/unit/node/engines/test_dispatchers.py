@@ -7,23 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from hook.node.artifacts import dispatchers
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.change.files import put
 from hook.node.errors import NodeError
-
-pytestmark = pytest.mark.root
+from unit.ownmachine import Machine
 
 PROGRAM = "/opt/reassert/reassert"
 
 
 @pytest.fixture(autouse=True)
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def directory(machine: Machine) -> Path:
     """The directory of dispatchers."""
-    path = tmp_path / "sbin"
-    path.mkdir()
-    monkeypatch.setattr(dispatchers, "DIRECTORY", str(path))
-    return path
+    return Path("/usr/local/sbin")
 
 
 def runtime(directory: Path, name: str = "runc") -> str:

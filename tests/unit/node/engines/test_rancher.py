@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from hook.node import systemd
 from hook.node.change.files import look
 from hook.node.engines.base import RUNTIME, Choice, Wiring
-from hook.node.engines.containerd import rancher
 from hook.node.engines.containerd.rancher import K3s, Rke2
 from hook.node.errors import NodeError
+from unit.ownmachine import Machine
 from unit.support import policy
 
 BASE = """\
@@ -25,36 +23,24 @@ version = 3
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
   SystemdCgroup = true
 """
+PROGRAM_TEXT = """\
+#!/bin/sh
+case "$*" in
+*dump) cat "$2" ;;
+*) echo containerd github.com/k3s-io/containerd v2.1.5-k3s1 fcd43222 ;;
+esac
+"""
 LINE = '{{{{/* reassert */}}}}imports = ["{}/config-v3.toml.d/*.toml"]{{{{ "\\n" }}}}\n'
 
 
 @pytest.fixture
-def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of config.toml and the templates. Programs print the config file itself as its dump."""
-    directory = tmp_path / "k3s"
-    etc = directory / "agent/etc/containerd"
-    etc.mkdir(parents=True)
-    programs = directory / "data/current/bin"
-    programs.mkdir(parents=True)
+def etc(machine: Machine) -> Path:
+    """The directory of config.toml and the templates. containerd prints the config file itself as its dump."""
     for name in ("containerd", "ctr", "runc"):
-        (programs / name).touch(0o755)
-    monkeypatch.setattr(K3s, "directory", str(directory))
-    monkeypatch.setattr(K3s, "programs", str(programs))
-    monkeypatch.setattr(systemd, "available", lambda: False)
-    monkeypatch.setattr("hook.node.artifacts.dispatchers.DIRECTORY", str(tmp_path / "sbin"))
-    called(monkeypatch, "containerd github.com/k3s-io/containerd v2.1.5-k3s1 fcd43222")
+        machine.file(f"{K3s.programs}/{name}", PROGRAM_TEXT, 0o755)
+    etc = Path(K3s.directory, "agent/etc/containerd")
+    etc.mkdir(parents=True)
     return etc
-
-
-def called(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    def command(arguments: list[str], seconds: float = 0, version: str = version) -> subprocess.CompletedProcess[str]:
-        assert arguments[0].startswith(K3s.programs or "?")
-        dumped = "config" in arguments and arguments[-1] == "dump"
-        if dumped:  # containerd 2.x prints its newest version
-            version = Path(arguments[2]).read_text().replace("version = 2", "version = 3")
-        return subprocess.CompletedProcess(arguments, 0, version, "")
-
-    monkeypatch.setattr(systemd, "command", command)
 
 
 def generated(etc: Path, imports: str = "", base: str = BASE) -> None:
@@ -73,7 +59,7 @@ def written(wiring: Wiring) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_a_base_that_imports_gets_a_drop_in_alone(etc: Path, tmp_path: Path, version: int) -> None:
+def test_a_base_that_imports_gets_a_drop_in_alone(etc: Path, version: int) -> None:
     base = BASE.replace("version = 3", f"version = {version}")
     generated(etc, 'imports = ["{}/config-v3.toml.d/*.toml"]', base)
     wiring = wire(etc)
@@ -83,8 +69,8 @@ def test_a_base_that_imports_gets_a_drop_in_alone(etc: Path, tmp_path: Path, ver
     values = tomllib.loads(written(wiring)["99-reassert.toml"])
     assert values["version"] == version
     runc = values["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]
-    assert runc["runtimes"]["runc"]["options"] == {"BinaryName": f"{tmp_path}/sbin/reassert-runc"}
-    assert wiring.artifacts[0][0] == f"{tmp_path}/sbin/reassert-runc"
+    assert runc["runtimes"]["runc"]["options"] == {"BinaryName": "/usr/local/sbin/reassert-runc"}
+    assert wiring.artifacts[0][0] == "/usr/local/sbin/reassert-runc"
     dispatcher = wiring.artifacts[0][1]
     assert dispatcher is not None
     assert f"{K3s.programs}/runc".encode() in dispatcher.content  # not the one of PATH
@@ -121,8 +107,8 @@ def test_our_line_goes_from_an_edited_template(etc: Path, more: str, left: bytes
     assert K3s.find().strip(path, text.encode(), {}) == left
 
 
-def test_containerd_1_is_refused(etc: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    called(monkeypatch, "containerd github.com/k3s-io/containerd v1.7.22-k3s1")
+def test_containerd_1_is_refused(etc: Path) -> None:
+    Path(K3s.programs, "containerd").write_text(PROGRAM_TEXT.replace("v2.1.5-k3s1", "v1.7.22-k3s1"))
     generated(etc, base=BASE.replace("version = 3", "version = 2"))
     with pytest.raises(NodeError, match=r"an import replaces all of .*; update k3s to a release with containerd 2"):
         engine = K3s.find()
@@ -144,16 +130,13 @@ def test_a_k3s_that_never_started_is_named(etc: Path) -> None:
     ],
 )
 def test_the_unit_that_runs_or_is_there_is_restarted(
-    active: list[str], known: list[str], service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    active: list[str], known: list[str], service: str, machine: Machine
 ) -> None:
-    (tmp_path / "agent/etc/containerd").mkdir(parents=True)
-    (tmp_path / "agent/etc/containerd/config.toml").touch()
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/containerd").touch(0o755)
-    monkeypatch.setattr(Rke2, "directory", str(tmp_path))
-    monkeypatch.setattr(Rke2, "programs", f"{tmp_path}/bin")
-    monkeypatch.setattr(systemd, "is_active", lambda unit: unit in active)
-    monkeypatch.setattr(systemd, "is_known", lambda unit: unit in known)
-    monkeypatch.setattr(rancher, "version_of", lambda program: (2, 1, 5))
+    machine.file(f"{Rke2.directory}/agent/etc/containerd/config.toml")
+    machine.file(f"{Rke2.programs}/containerd", PROGRAM_TEXT, 0o755)
+    for unit in active:
+        machine.unit(unit)
+    for unit in known:
+        machine.file(f"/run/units/{unit}.known")
     engine = Rke2.find()
     assert (engine.service, engine.title) == (service, "rke2 (containerd 2.1.5)")

@@ -1,0 +1,163 @@
+"""A machine of the test's own, for tests of what lies at fixed paths: nothing of the real one is read or written there.
+
+The test's thread, the threads and processes that it starts, and nobody else see it: it is a mount namespace.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+_CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+_EMPTY = ("/etc", "/opt", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib", "/var/log")
+_KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd", "ssl")
+"""Names in /etc that programs of the real machine need."""
+
+_SYSTEMCTL = """\
+#!/bin/sh
+# Units are files in /run/units: NAME is the pid of one that runs; NAME.known, NAME.masked, NAME.fails are others.
+echo "$*" >> /run/systemctl.log
+for unit; do :; done
+case "$*" in
+is-active*) exec test -e "/run/units/$unit" ;;
+*MainPID*) cat "/run/units/$unit" ;;
+*ActiveState*) if [ -e "/run/units/$unit" ]; then echo active; else echo inactive; fi ;;
+*LoadState*) if [ -e "/run/units/$unit.masked" ]; then echo LoadState=masked
+  elif [ -e "/run/units/$unit" ] || [ -e "/run/units/$unit.known" ]; then echo LoadState=loaded; fi ;;
+*) if [ -e "/run/units/$unit.fails" ]; then cat "/run/units/$unit.fails" >&2; exit 1; fi ;;
+esac
+"""
+
+
+class Machine:
+    """Directories with nothing in them, and programs that a test writes."""
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def file(self, path: str, content: str | bytes = "", mode: int = 0o644) -> Path:
+        """Writes a file, with the directories above it."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)
+        target.chmod(mode)
+        return target
+
+    def program(self, name: str, script: str) -> Path:
+        """Writes a program that is found before the real machine's."""
+        return self.file(f"/usr/local/sbin/{name}", f"#!/bin/sh\n{script}\n", 0o755)
+
+    def boot(self) -> None:
+        """Starts systemd: systemctl remembers what it is asked, and answers by the files in /run/units."""
+        Path("/run/systemd/system").mkdir(parents=True, exist_ok=True)
+        Path("/run/units").mkdir(exist_ok=True)
+        self.file("/usr/local/sbin/systemctl", _SYSTEMCTL, 0o755)
+        self.program("journalctl", ":")
+
+    def unit(self, name: str, pid: int = 1) -> None:
+        """A unit runs from now on."""
+        self.file(f"/run/units/{name}", f"{pid}\n")
+
+    def daemon(self, unit: str, *words: str, **environment: str) -> int:
+        """Starts a unit's process, which has this command line and environment and does nothing. Returns its pid."""
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        with suppress(BlockingIOError):
+            while True:
+                os.write(writing, bytes(4096))
+        os.set_blocking(writing, True)
+        # echo(1) waits for ever to write its arguments into a pipe that is full.
+        started = subprocess.Popen(words, executable="/bin/echo", env=environment, stdout=writing, pass_fds=[reading])
+        os.close(reading)
+        os.close(writing)
+        self.processes.append(started)
+        self.unit(unit, started.pid)
+        return started.pid
+
+    def asked(self) -> list[str]:
+        """What systemctl was told to do since this was called last, without questions."""
+        log = Path("/run/systemctl.log")
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.unlink(missing_ok=True)
+        return [line for line in lines if not line.startswith(("show", "is-active"))]
+
+    @contextmanager
+    def agent(self, *answers: dict[str, Any]) -> Iterator[None]:
+        """An agent that answers questions about its status, the last answer again and again."""
+        path = "/run/reassert/agent/agent.sock"
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
+            listening.bind(path)
+            listening.listen()
+            thread = threading.Thread(target=_answer, args=(listening, list(answers)))
+            thread.start()
+            try:
+                yield
+            finally:
+                listening.shutdown(socket.SHUT_RDWR)
+                thread.join()
+
+
+def _answer(listening: socket.socket, answers: list[dict[str, Any]]) -> None:
+    with suppress(OSError):
+        while True:
+            connection = listening.accept()[0]
+            with connection:
+                connection.recv(1 << 16)
+                connection.send(json.dumps(answers.pop(0) if len(answers) > 1 else answers[0]).encode())
+
+
+@contextmanager
+def own_machine() -> Iterator[Machine]:
+    """Enters a mount namespace with empty directories, and leaves it again."""
+    machine, libc = Machine(), ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: Any) -> None:
+        if getattr(libc, name)(*arguments):
+            raise OSError(ctypes.get_errno(), f"{name}{arguments}: {os.strerror(ctypes.get_errno())}")
+
+    def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+        words = [None if word is None else word.encode() for word in (source, target, kind)]
+        call("mount", *words, ctypes.c_ulong(flags), None if data is None else data.encode())
+
+    opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in ("/proc/thread-self/ns/mnt", "/", ".")]
+    kept = {name: Path("/etc", name).resolve() for name in _KEPT if Path("/etc", name).exists()}
+    tests = "/var/lib/reassert-tests"
+    os.makedirs(tests, exist_ok=True)
+    call("unshare", _CLONE_NEWNS)
+    try:
+        mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+        opened.append(os.open(tests, os.O_RDONLY | os.O_CLOEXEC))
+        mount("tmpfs", "/mnt", "tmpfs", 0, "mode=0755")
+        for name, path in kept.items():
+            if path.is_dir():
+                os.mkdir(f"/mnt/{name}")
+                mount(str(path), f"/mnt/{name}", None, _MS_BIND | _MS_REC)
+            else:
+                shutil.copy(path, f"/mnt/{name}")
+        for path in filter(os.path.isdir, _EMPTY[1:]):
+            mount("tmpfs", path, "tmpfs", 0, "mode=0755")
+        mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
+        os.mkdir(tests)
+        mount(f"/proc/self/fd/{opened[-1]}", tests, None, _MS_BIND | _MS_REC)
+        yield machine
+    finally:
+        for process in machine.processes:
+            process.kill()
+            process.wait()
+        call("setns", opened[0], _CLONE_NEWNS)
+        os.fchdir(opened[1])
+        os.chroot(".")
+        os.fchdir(opened[2])
+        for fd in opened:
+            os.close(fd)
