@@ -34,7 +34,14 @@ from hook.core import events
 from hook.core.base.errors import Refused, Usage
 from hook.core.base.system import OWN, hooks_stderr, is_file, is_link, read_fd, replace_file, stat_of, temporary_of
 from hook.core.base.text import message
-from hook.core.container.runtime_records import STATE_JSON, STATUS, bundle_of, from_state_json, from_status
+from hook.core.container.runtime_records import (
+    STATE_JSON,
+    STATUS,
+    bundle_of,
+    from_sandbox,
+    from_state_json,
+    from_status,
+)
 from hook.core.container.spec import LIMIT
 from hook.core.decide import Case, Verdict
 from hook.core.linux import early, idmap, look, lookdevices, place
@@ -259,8 +266,10 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         def recorded(base: str) -> str:
             if not base.startswith("/"):
                 raise Fallback(PATH)
-            return kept.get(base + STATE_JSON, lambda: from_state_json(base)) or kept.get(
-                base + STATUS, lambda: from_status(base)
+            return (
+                kept.get(base + STATE_JSON, lambda: from_state_json(base))
+                or kept.get(base + STATUS, lambda: from_status(base))
+                or from_sandbox(base)
             )
 
         return bundle_of(container_id, root, real, self.environment, recorded)

@@ -88,6 +88,7 @@ class Case:
     reading the policy or files of the node (`gather`); such a read may hang. `identity`: the container's identity, None
     until it is known. `audited_rules`: what the rules in mode Audit would do. `still_waits`: called between two steps,
     and may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
+    `in_sentry`: the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class Case:
         self.status: Callable[[str], posix.stat_result] = posix.stat
         self.error_path = ""
         self.began = time.time_ns(), time.monotonic_ns()
+        self.in_sentry = False
         self.reads_node, self.decides_audited = False, True  # whether to decide `audited_rules` as well
         self.policy: Policy | None = None
         self.identity: Identity | None = None
@@ -132,6 +134,8 @@ class Case:
         """The container with the facts of the node that the matching rules need."""
         facts = gather(policy, identity, matches, self.read)
         self.reads_node = False
+        if self.in_sentry:
+            facts.directories = set()
         if facts.devices is not None:
             facts.devices.add_sources(start.mounts, self.status)  # the pod's author chose them, also one that hangs
         return Container(identity, start, facts)

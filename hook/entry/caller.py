@@ -22,13 +22,18 @@ RUNTIME = "runtime"
 """The adapter that a runtime wrapper is, in events."""
 
 
+SENTRY = "/dev/null"
+"""The value of --hook in front of runsc. gVisor's kernel, the sentry, mounts what config.json lists, in memory of its
+own, where no hook can look. The dispatcher says so (hook.entry.dispatcher.is_gvisor)."""
+
+
 class Options:
     """The options of an adapter: paths, which must be absolute, and flags.
 
     `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
-    file that containers' hook entries execute, "" for this program. `bundle`, `config`: of a hook's container, "" if
-    the state names the bundle. `cold`: why the agent does not answer this start, in a word (docs/agent.md); "" if it
-    was not asked.
+    file that containers' hook entries execute, "" for this program, SENTRY for none. `bundle`, `config`: of a hook's
+    container, "" if the state names the bundle. `cold`: why the agent does not answer this start, in a word
+    (docs/agent.md); "" if it was not asked.
     """
 
     def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:

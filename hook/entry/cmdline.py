@@ -17,7 +17,7 @@ BOTH_WAYS = "rootless"
 """An option with a value in runc and crun, and without one in runsc."""
 
 _CREATE = (
-    "bundle config console-socket pidfd-socket pid-file preserve-fds",
+    "bundle config console-socket pidfd-socket pid-file preserve-fds user-log fs-restore-image-path pass-fd exec-fd",
     "no-pivot no-new-keyring no-subreaper detach keep",
 )
 _OPTIONS = {
@@ -28,7 +28,7 @@ _OPTIONS = {
     ),
     "exec": (
         "console-socket pidfd-socket cwd env user additional-gids process pid-file process-label apparmor cap "
-        "preserve-fds cgroup",
+        "preserve-fds cgroup internal-pid-file pass-fd exec-fd",
         "tty detach no-new-privs ignore-paused",
     ),
     "update": (
@@ -235,11 +235,12 @@ _MORE_GLOBAL_VALUES = (
 )
 _MORE_GLOBAL_FLAGS = (
     "allow-connected-on-save allow-flag-override allow-live-tcp-migration allow-packet-socket-write "
-    "allow-rootfs-tar-annotation allow-suid alsologtostderr app-huge-pages cpu-num-from-quota debug-to-user-log "
-    "directfs enable-core-tags gso gvisor-gro gvisor-marker-file ignore-cgroups iouring kvm-use-cpu-nums log-packets "
-    "net-raw nvproxy nvproxy-allow-unsupported-driver nvproxy-docker oci-seccomp overlay profile rdmaproxy "
-    "reproduce-nat rx-checksum-offload software-gso strace strace-event systemd-log systrap-disable-fast-path "
-    "systrap-disable-syscall-patching tpuproxy tx-checksum-offload"
+    "allow-rootfs-tar-annotation allow-suid alsologtostderr app-huge-pages buffer-pooling cgroupfs cpu-num-from-quota "
+    "debug-to-user-log directfs enable-core-tags fsgofer-host-uds fuse gso gvisor-marker-file ignore-cgroups iouring "
+    "kvm-use-cpu-nums lisafs log-packets mount-cgroup-v2 net-disconnect-ok net-raw nvproxy "
+    "nvproxy-allow-unsupported-driver nvproxy-docker oci-seccomp overlay pause-external-networking profile rdmaproxy "
+    "reproduce-nat reproduce-nftables rx-checksum-offload software-gso strace strace-event systemd-log "
+    "systrap-disable-fast-path systrap-disable-syscall-patching tpuproxy tx-checksum-offload vfs2"
 )
 """Global options of runsc (config/flags.go, cli/cli.go) and youki (systemd-log) alone, with a value and without."""
 
@@ -269,15 +270,15 @@ def spelled_out(
     name, equals, value = argument.lstrip("-").partition("=")
     two_dashes = argument.startswith("--")
     long = _long_name(name, values, flags, two_dashes)
-    if not long and not two_dashes:
+    is_global = values == GLOBAL_VALUES
+    takes = name in GLOBAL_VALUES or (is_global and name in _MORE_GLOBAL_VALUES.split())
+    is_flag = name in GLOBAL_FLAGS + _OTHER_HELP or (is_global and name in _MORE_GLOBAL_FLAGS.split())
+    if not long and not two_dashes and not (is_global and (takes or is_flag)):
         long, attached, rest = _cluster(argument[1:], values)
         if long:
             return long, attached, rest, True, True
     if long:
         return long, equals, value, long in values, True
-    is_global = values == GLOBAL_VALUES
-    takes = name in GLOBAL_VALUES or (is_global and name in _MORE_GLOBAL_VALUES.split())
-    is_flag = name in GLOBAL_FLAGS + _OTHER_HELP or (is_global and name in _MORE_GLOBAL_FLAGS.split())
     is_cluster = not two_dashes and all(letter in _SHORT_FLAGS for letter in name)
     return name, equals, value, takes, takes or is_flag or is_cluster or bool(equals)
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import sys
 
 from hook.core.base.errors import ReassertError
+from hook.entry.caller import SENTRY
 from hook.entry.cmdline import BOTH_WAYS, EDITING_VERBS, GLOBAL_FLAGS, GLOBAL_VALUES, VERBS
 
 MARK = "# written by reassert"
@@ -92,6 +94,8 @@ def dispatcher(
         if MARK.encode() in file.read(HEAD):
             raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
     passed = '[ "$reassert_next" = passed ]'
+    if "--hook" not in extra and is_gvisor(real):
+        extra = [*extra, "--hook", SENTRY]
     return _SCRIPT.format(
         mark=MARK,
         front=f"{COLD}\n" if front else "",
@@ -105,6 +109,16 @@ def dispatcher(
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
+
+
+def is_gvisor(real: str) -> bool:
+    """Whether a runtime is gVisor's runsc, by what it says itself: it may be called by another name, or by a script."""
+    try:
+        command = [real, "--version"]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)  # noqa: S603  # the node's own runtime
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.stdout.startswith(b"runsc version ")
 
 
 def _alternatives(state: str, words: tuple[str, ...]) -> str:
@@ -167,6 +181,7 @@ def warm_dispatcher(
     `extra`, `installed`, `rootless`: as `dispatcher` takes them; with `installed`, front will be there too. Raises
     ReassertError.
     """
+    where = {**where, "hook": SENTRY} if is_gvisor(real) else where
     more = ["--hook", where["hook"]] if where.get("hook") else []
     script = dispatcher(real, reassert, extra + more, installed, rootless, front=True)
     words = {"decided": EDITING_VERBS, "passed": PRINTING + PASSED, "values": VALUES, "flags": FLAGS}

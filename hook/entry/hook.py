@@ -29,6 +29,11 @@ _ANOTHER_ROOT = (
     "files belong to root; configure the hook for the stage createRuntime instead"
 )
 
+_IN_SENTRY = (
+    "the container is in gVisor's kernel, where no hook can look; let the engine call runsc through the runtime "
+    "wrapper (reassert runtime)"
+)
+
 _AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
 
 STATE = "the OCI state on stdin"
@@ -239,10 +244,9 @@ def _look(
     """
     from hook.core.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
-    path = spec.root.get("path")
-    if not isinstance(path, str):
-        raise Undecided("config.json has no root.path")
-    rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
+    rootfs = write_spec.rootfs(spec, bundle)
+    if pid and read_file(f"/proc/{pid}/cmdline", LIMIT).startswith(b"runsc-sandbox\0"):
+        raise Undecided(_IN_SENTRY)
     if decided.closed is not None:
         from hook.core.linux.lookdevices import look_at_devices
 

@@ -18,7 +18,7 @@ from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case, Done
 from hook.core.plan import Plan
-from hook.entry.caller import RUNTIME, Caller, Options
+from hook.entry.caller import RUNTIME, SENTRY, Caller, Options
 from hook.entry.cmdline import VERBS, Invocation
 from hook.entry.write_spec import correct
 
@@ -87,7 +87,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        if invocation.verb == "restore":
+        if invocation.verb == "restore" or invocation.value("fs-restore-image-path"):
             from hook.entry.write_spec import not_restored  # not loaded by a create
 
             refusals = not_restored(decided, case)
@@ -107,6 +107,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
+    case.in_sentry = options.hook == SENTRY
     case.error_path = config
     caller.report(options, case.run(read, act))
     return invocation.arguments

@@ -5,6 +5,9 @@ image can lead a path elsewhere, and a runtime creates devices and consoles afte
 that must not be there: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
 both in the container's mount namespace, restores missing mounts, refuses the container if it cannot, and writes the
 event.
+
+gVisor's runsc makes the mounts in a kernel of its own, where no hook can look. What its links would do is found out
+before (hook.core.linux.early.in_sentry_astray), and the event says that config.json was verified, not the container.
 """
 
 import sys
@@ -55,7 +58,14 @@ def correct(
         return Done(CONFIG, denials)
     decided.apply(spec)
     draft = ""
-    if decided.is_seen_in_the_container():
+    if case.in_sentry:
+        from hook.core.linux.early import in_sentry_astray
+
+        allocations = case.container.facts.allocations
+        denials = in_sentry_astray(rootfs(spec, bundle), decided, allocations, spec, caller.still_waits)
+        if denials:
+            return Done(CONFIG, denials)
+    elif decided.is_seen_in_the_container():
         event = case.event(decided, Done(CONTAINER), is_draft=True)
         draft = line(event) if event else ""  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
@@ -66,25 +76,32 @@ def correct(
     paths = [edit.name for edit in decided.mounts]
     has_devices = decided.closed is not None or True in [edit.kind == "device" for edit in decided.edits]
     spec.annotations = stamp(spec.annotations, decided.env, decided.policy.fingerprint, draft, paths, has_devices)
-    return Done(CONFIG, handed_on=decided.is_seen_in_the_container())
+    return Done(CONFIG, handed_on=decided.is_seen_in_the_container() and not case.in_sentry)
 
 
 def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> "list[Reason]":
     """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
-    path = spec.root.get("path")
-    if not isinstance(path, str) or not any(edit.mount for edit in decided.mounts):
+    if not any(edit.mount for edit in decided.mounts):
         return []
-    rootfs = path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
+    root = rootfs(spec, bundle)
     made_in = directories([str(device.get("path", "")) for device in spec.devices])
     if (
         made_in <= {"/dev"}
         and True not in [edit.can_be_written() for edit in decided.mounts]
-        and not is_link(rootfs + "/dev")
+        and not is_link(root + "/dev")
     ):
         return []  # as almost always; the rest of the check loads ctypes
     from hook.core.linux.early import astray
 
-    return astray(rootfs, decided.mounts, spec, caller.still_waits)
+    return astray(root, decided.mounts, spec, caller.still_waits)
+
+
+def rootfs(spec: Spec, bundle: str) -> str:
+    """The container's root directory. Raises Undecided."""
+    path = spec.root.get("path")
+    if not isinstance(path, str):
+        raise Undecided("config.json has no root.path")
+    return path if path.startswith("/") else f"{bundle.rstrip('/')}/{path}"
 
 
 def _hook(options: Options, where: "list[str]") -> "dict[str, object]":

@@ -8,6 +8,7 @@ of runc or crun. So all state directories of these runtimes are searched for the
 | runc, NVIDIA's in front of it | /run/runc; rootless $XDG_RUNTIME_DIR/runc | state.json | label `bundle=` |
 | crun | $XDG_RUNTIME_DIR/crun if that is set, else /run/crun | status | `bundle` |
 | youki | /run/youki; rootless $XDG_RUNTIME_DIR/youki | state.json | `bundle` |
+| runsc | /run/runsc; rootless $XDG_RUNTIME_DIR/runsc | ../ID_sandbox:SANDBOX.state | `bundleDir` |
 """
 
 import posix
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 STATE_JSON, STATUS = "/state.json", "/status"
-_NAMES = ("runc", "crun", "youki")
+_NAMES = ("runc", "crun", "youki", "runsc")
 
 
 def bundle_in(base: str) -> str:
     """The bundle in a container's state directory, of any runtime; "" if there is none."""
-    return from_state_json(base) or from_status(base)
+    return from_state_json(base) or from_status(base) or from_sandbox(base)
 
 
 def record_in(base: str) -> "tuple[dict[str, Any], str]":
@@ -40,7 +41,10 @@ def record_in(base: str) -> "tuple[dict[str, Any], str]":
     if isinstance(state, dict):
         return state, _bundle_of_state(state)
     status = _read_json(base + STATUS)
-    return (status, _bundle_of_status(status, base)) if isinstance(status, dict) else ({}, "")
+    if isinstance(status, dict):
+        return status, _bundle_of_status(status, base)
+    state = _sandbox_state(base)
+    return (state, _bundle_member(state, "bundleDir")) if isinstance(state, dict) else ({}, "")
 
 
 def bundle_of(
@@ -120,6 +124,24 @@ def _bundle_of_status(status: "dict[str, Any]", base: str) -> str:
     return bundle
 
 
+def from_sandbox(base: str) -> str:
+    """The bundle in the state file of runsc; "" if there is none. Its name has the container's and the sandbox's id."""
+    state = _sandbox_state(base)
+    return _bundle_member(state, "bundleDir") if isinstance(state, dict) else ""
+
+
+def _sandbox_state(base: str) -> object:
+    root, _, container_id = base.rpartition("/")
+    try:
+        names = [name for name in posix.listdir(root) if name.startswith(container_id + "_sandbox:")]
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    states = [name for name in names if name.endswith(".state")]
+    if len(states) > 1:
+        raise Undecided(f"several sandboxes in {named(root, 512)} have a container with this id")
+    return _read_json(f"{root}/{states[0]}") if states else None
+
+
 def _has_config(directory: str) -> bool:
     try:
         posix.stat(directory.rstrip("/") + "/config.json")
@@ -128,8 +150,8 @@ def _has_config(directory: str) -> bool:
     return True
 
 
-def _bundle_member(record: "dict[str, object]") -> str:
-    bundle = record.get("bundle")
+def _bundle_member(record: "dict[str, object]", name: str = "bundle") -> str:
+    bundle = record.get(name)
     return bundle if isinstance(bundle, str) else ""
 
 

@@ -20,6 +20,11 @@ from hook.core.linux.walk import Node, PathEscapes, Place, Steps, Walks, made_at
 from hook.core.reserve import PlaceMount, Reason
 from hook.core.reserve.mounts import KIND
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.core.container.allocation import Allocation
+    from hook.core.plan import Plan
+
 _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 """File systems without links of a pod, but for tmpfs with `tmpcopyup`, whose links are the image's."""
 
@@ -75,6 +80,103 @@ def astray(
         os.close(root)
 
 
+_IN_EACH_SENTRY = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108  # of the container
+"""Where gVisor mounts something of its own if config.json does not (runsc/boot/vfs.go)."""
+
+_GPUS = "NVIDIA_VISIBLE_DEVICES"
+
+
+def in_sentry_astray(
+    rootfs: str,
+    decided: Plan,
+    allocations: list[Allocation],
+    spec: Spec,
+    still_waits: Callable[[], None] = lambda: None,
+) -> list[Reason]:
+    """Why a container must not start in gVisor's sentry, into which no hook can look.
+
+    There the last mount of config.json is not the one on top. The gofer resolves the links of bind mounts; the sentry
+    makes all mounts by the length of their paths, the shortest first, and resolves the links of others by then
+    (runsc/cmd/gofer.go, boot/vfs.go). So each mount is refused that a link leads to a reserved one, and each one in a
+    volume, in which another process can make such a link; with `volumesAbove` only if it has one now.
+
+    `allocations`: the container's: runsc --nvproxy and NVIDIA's hook give the GPUs that env asks for
+    (runsc/specutils/nvidia.go). Raises Unacceptable, OSError.
+    """
+    if decided.closed is not None and not decided.env.owner(_GPUS):
+        entries = [entry.partition("=")[2] for entry in spec.env if entry.partition("=")[0] == _GPUS]
+        given = ["", "void", "none", *[allocation.env.get(_GPUS, "") for allocation in allocations]]
+        exclusive = [*decided.closed.nodes.values(), *decided.closed.patterns]
+        rules = [rule.name for rule, path in exclusive if path.startswith("/dev/nvidia")]
+        if rules and not set(entries) <= set(given):
+            message = f"env {_GPUS} asks for devices that are exclusive, which gVisor or NVIDIA's hook would give"
+            return [Reason(rules[0], "device", message)]
+    if not decided.mounts:
+        return []
+    root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    walks = Walks(root, Steps(still_waits))
+    try:
+        ours = {edit: _walked(walks, edit.name) for edit in decided.mounts}
+        names = {edit.name for edit in ours if edit.mount}
+        volumes = _Volumes()
+        found: list[Reason] = []
+        paths = {clean(str(mount["destination"])) for mount in spec.mounts}
+        implied: list[dict[str, object]] = [{"destination": path} for path in _IN_EACH_SENTRY if path not in paths]
+        for mount in [*spec.mounts, *implied]:
+            written = str(mount["destination"])
+            place = _walked(walks, clean(written))
+            reason = _in_sentry(written, place, ours, volumes, walks)
+            if reason:
+                found.append(reason)
+                if len(found) == REASONS:
+                    break
+            if place and clean(written) not in names and "source" in mount and _is_volume(mount):
+                volumes.sources[place.node] = str(mount["source"])
+        return found
+    finally:
+        walks.close()
+        os.close(root)
+
+
+def _in_sentry(
+    written: str, place: Place | None, ours: dict[PlaceMount, Place | None], volumes: _Volumes, walks: Walks
+) -> Reason | None:
+    """Why a mount makes it uncertain what the sentry has at a reserved path. `written`: where it is, in config.json."""
+    at, first = clean(written), next(iter(ours))
+    if place is None or ".." in written.split("/"):
+        return Reason(first.rule, KIND, f"it is uncertain where mount {named(written)} leads in gVisor")
+    for link in place.links:  # the gofer takes `..` out of the text of a target, and the sentry follows links first
+        if ".." in (link.target or "").lstrip("./").split("/"):
+            message = (
+                f"mount {named(at)} leads over a link to {named(str(link.target))}, which gVisor reads in two ways"
+            )
+            return Reason(first.rule, KIND, message)
+    own = next((edit for edit in ours if edit.name == at), first)
+    crossed = volumes.on(place)
+    if crossed:
+        has_link = _leads_on(crossed, volumes, place, at, walks.steps)
+        if has_link or not all(edit.volumes_above for edit in ours):
+            message = (
+                f"mount {named(at)} is in the volume {named(str(crossed[0]))}, in which a link can lead it elsewhere"
+            )
+            advice = "" if has_link else "; volumesAbove: Allow permits it"
+            return Reason(own.rule, KIND, f"{message}, and nobody can look into gVisor{advice}")
+    directory, _, name = at.rpartition("/")
+    upper = _walked(walks, directory or "/")
+    ends = {place.node, upper.node.below.get(name, place.node) if upper else place.node}  # Linux mounts on no link
+    for edit, reserved in ours.items():
+        if edit.name == at or reserved is None:
+            continue
+        if any(reserved.node in end.upwards() for end in ends):
+            if at not in edit.companions or not is_below(at, edit.name):
+                return Reason(edit.rule, KIND, f"mount {named(at)} leads into the reserved mount {named(edit.name)}")
+        elif (edit.mount and (reserved.links or not is_below(edit.name, at))) and any(
+            end in reserved.crossed or end in reserved.node.upwards() for end in ends
+        ):
+            return Reason(edit.rule, KIND, f"mount {named(at)} may hide the reserved mount {named(edit.name)}")
+    return None
+
+
 def _reason(place: Place | None, what: str, ours: dict[Node, PlaceMount], volumes: _Volumes) -> Reason | None:
     """Why no device may be made at a place."""
     if place is None:
@@ -114,9 +216,7 @@ def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
     found = _Volumes()
     for mount in spec.mounts:
         at = clean(str(mount["destination"]))
-        options = mount.get("options")
-        is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
-        if at in ours or mount.get("source") == "/dev" or (mount.get("type") in _EMPTY and not is_bind):
+        if at in ours or not _is_volume(mount):
             continue
         place = _walked(walks, at)
         if place is None:
@@ -128,6 +228,12 @@ def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
                 found.led = at
         found.sources[place.node] = str(mount.get("source", ""))
     return found
+
+
+def _is_volume(mount: dict[str, object]) -> bool:
+    options = mount.get("options")
+    is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
+    return mount.get("source") != "/dev" and (mount.get("type") not in _EMPTY or is_bind)
 
 
 def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:

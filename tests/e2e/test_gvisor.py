@@ -1,0 +1,329 @@
+"""The runtime wrapper with gVisor's real runsc: what the process in the sentry sees, and links that attack it.
+
+The sentry makes the mounts, so its own /proc/mounts, asked through `runsc exec`, is the proof.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from e2e.runtimes import hook_entry
+from e2e.support import WANTED, Bundle, Node, Running, need, run
+
+RUNSC = "/usr/bin/runsc"
+OPTIONS = "--platform=ptrace --network=none --ignore-cgroups"
+"""Debian's runsc needs neither KVM nor a cgroup for these."""
+
+
+def image_link(bundle: Bundle, path: str, target: str) -> None:
+    """Put a symbolic link into the image, in the place of what is there."""
+    link = bundle.rootfs / path[1:]
+    if link.is_dir() and not link.is_symlink():
+        shutil.rmtree(link)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(target)
+
+
+@pytest.fixture
+def real(node: Node) -> str:
+    """A script that an operator wrote around runsc: its name does not tell what it is."""
+    need(os.access(RUNSC, os.X_OK), "runsc")
+    script = node.directory / "sandboxed"
+    script.write_text(f'#!/bin/sh\nexec {RUNSC} {OPTIONS} "$@"\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture
+def runsc(real: str, node: Node) -> str:
+    """The dispatcher in front of it."""
+    node.compile()
+    return node.dispatcher(real)
+
+
+@pytest.fixture
+def bundle(node: Node) -> Iterator[Bundle]:
+    """A container's bundle with a volume of the pod's author."""
+    made = Bundle(node.directory / "bundle")
+    volume = made.directory / "evil"
+    (volume / "certs").mkdir(parents=True)
+    (volume / "certs/company.crt").write_text("evil\n")
+    yield made
+
+
+def company(container: Running) -> None:
+    """The container has the company's files at /etc/ssl, and nothing can be written there."""
+    assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+    [mount] = [row for row in map(str.split, mounts(container)) if row[1] == "/etc/ssl"]
+    assert (mount[2], mount[3].split(",")[0]) == ("9p", "ro")
+    assert not [row for row in mounts(container) if " /etc/ssl/" in row]
+
+
+def mounts(container: Running) -> list[str]:
+    """/proc/mounts in the container."""
+    return container.exec("/bin/cat", "/proc/mounts").splitlines()
+
+
+def test_an_override_is_undone_in_the_process_in_exec_and_in_the_mounts(runsc: str, node: Node, bundle: Bundle) -> None:
+    bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "OTHER=stays"]
+    bundle.bind(bundle.directory / "evil/certs", "/etc/ssl/certs")
+    bundle.save()
+    with Running(runsc, bundle) as container:
+        for env in (container.environ(), container.exec("/bin/env").split("\n")):
+            assert {WANTED, "OTHER=stays"} <= set(env)
+            assert not [entry for entry in env if entry.startswith("PYTHONHTTPSVERIFY")]
+        company(container)
+    [event] = node.logged()
+    assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
+    assert [edit["name"] for edit in event["edits"]] == ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY", "/etc/ssl"]
+    assert "hooks" not in bundle.saved()
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "exec --process FILE ID",
+        "exec -process=FILE ID",
+        "--log-format json --root ROOT exec --process FILE ID",
+        "-root=ROOT -debug exec --internal-pid-file PID --process=FILE ID",
+        "exec ENV ID /bin/env",
+    ],
+)
+def test_each_spelling_of_exec_gets_the_decided_env(runsc: str, node: Node, bundle: Bundle, spelling: str) -> None:
+    """Also one that names no reserved env: the process file has the engine's stored, wrong one."""
+    file = bundle.directory / "process.json"
+    evil = ["PATH=/bin", "REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "A=1"]
+    file.write_text(json.dumps({**bundle.spec["process"], "args": ["/bin/env"], "env": evil}))
+    given = {"FILE": str(file), "ROOT": "/run/runsc", "PID": f"{node.directory}/pid"}
+    given["ENV"] = " ".join(f"-env {entry}" for entry in evil)
+    with Running(runsc, bundle) as container:
+        for name, value in {**given, "ID": container.id}.items():
+            spelling = spelling.replace(name, value)
+        env = run(runsc, *spelling.split()).stdout.splitlines()
+        assert {WANTED, "A=1"} <= set(env)
+        assert not [entry for entry in env if entry.startswith("PYTHONHTTPSVERIFY") or "evil" in entry]
+
+
+def test_exec_without_a_known_state_is_refused(runsc: str, bundle: Bundle) -> None:
+    """As for runsc, which takes the beginning of an id for the id."""
+    with Running(runsc, bundle) as container:
+        done = run(runsc, "exec", container.id[:-1], "/bin/env", check=False)
+    assert done.returncode == 255
+    assert "state of the container is not in" in done.stderr
+    assert "PATH=" not in done.stdout
+
+
+Setting = Callable[[Bundle], None]
+
+
+def _link_to_etc(bundle: Bundle) -> None:
+    """A tmpfs: the sentry resolves the link, and the longer path makes it the later mount, whatever the order is."""
+    image_link(bundle, "/a/very/long/way", "/etc")
+    mount = {"destination": "/a/very/long/way/ssl", "type": "tmpfs", "source": "tmpfs", "options": ["rw"]}
+    bundle.spec["mounts"].append(mount)
+
+
+def _link_into_the_reserved_mount(bundle: Bundle) -> None:
+    image_link(bundle, "/l", "/etc/ssl/certs")
+    bundle.bind(bundle.directory / "evil/certs", "/l")
+
+
+def _link_of_a_volume(bundle: Bundle) -> None:
+    (bundle.directory / "evil/l").symlink_to("/etc/ssl/certs")
+    bundle.bind(bundle.directory / "evil", "/v")
+    bundle.bind(bundle.directory / "evil/certs", "/v/l")
+
+
+def _volume_in_a_volume(bundle: Bundle) -> None:
+    """Another process can make a link of /v/certs at any time."""
+    bundle.bind(bundle.directory / "evil", "/v")
+    bundle.bind(bundle.directory / "evil/certs", "/v/certs")
+
+
+def _link_that_is_read_in_two_ways(bundle: Bundle) -> None:
+    image_link(bundle, "/deep", "/etc/pki")
+    image_link(bundle, "/l", "deep/../ssl/certs")
+    bundle.bind(bundle.directory / "evil/certs", "/l")
+
+
+def _dots(bundle: Bundle) -> None:
+    image_link(bundle, "/deep", "/etc/pki")
+    mount = {"destination": "/deep/../ssl", "type": "tmpfs", "source": "tmpfs", "options": ["rw"]}
+    bundle.spec["mounts"].append(mount)
+
+
+def _reserved_path_that_leads_below_tmp(bundle: Bundle) -> None:
+    """gVisor mounts a tmpfs at an empty /tmp by itself."""
+    image_link(bundle, "/etc/ssl", "/tmp")
+
+
+ATTACKS: list[tuple[Setting, str]] = [
+    (_link_to_etc, "leads into the reserved mount /etc/ssl"),
+    (_link_into_the_reserved_mount, "leads into the reserved mount /etc/ssl"),
+    (_link_of_a_volume, "is in the volume /v, in which a link"),
+    (_volume_in_a_volume, "volumesAbove: Allow permits it"),
+    (_link_that_is_read_in_two_ways, "gVisor reads in two ways"),
+    (_dots, "it is uncertain where mount /deep/../ssl leads"),
+    (_reserved_path_that_leads_below_tmp, "mount /tmp leads into the reserved mount /etc/ssl"),
+]
+
+
+@pytest.mark.parametrize(("attack", "reason"), ATTACKS, ids=[attack.__name__.strip("_") for attack, _ in ATTACKS])
+def test_a_link_that_could_hide_a_reserved_mount_in_the_sentry_is_refused(
+    runsc: str, node: Node, bundle: Bundle, attack: Setting, reason: str
+) -> None:
+    attack(bundle)
+    bundle.save()
+    before = bundle.config.read_bytes()
+    assert reason in Running(runsc, bundle).refused()
+    assert bundle.config.read_bytes() == before
+    [event] = node.logged()
+    assert event["event"] == "container.denied"
+
+
+def test_the_sentry_is_really_misled_without_reassert(real: str, node: Node, bundle: Bundle) -> None:
+    """The control of the test above: the reserved mount is the last one in config.json, and is hidden."""
+    _link_to_etc(bundle)
+    bundle.bind(node.ca, "/etc/ssl", "ro")
+    bundle.save()
+    with Running(real, bundle) as container:
+        assert container.exec("/bin/ls", "/etc/ssl") == ""
+
+
+def _run_is_a_link(bundle: Bundle) -> None:
+    """As in Debian's images; kubelet mounts the service account's token there."""
+    image_link(bundle, "/var/run", "/run")
+    bundle.bind(bundle.directory / "evil", "/var/run/secrets/kubernetes.io/serviceaccount", "ro")
+
+
+def _files_of_an_engine(bundle: Bundle) -> None:
+    for name in ("hosts", "hostname", "resolv.conf"):
+        bundle.bind(bundle.directory / "evil/certs/company.crt", f"/etc/{name}")
+    bundle.bind(bundle.directory / "evil", "/data")
+    bundle.bind(bundle.directory / "evil", "/dev/termination-log")
+
+
+def _reserved_path_is_a_link(bundle: Bundle) -> None:
+    image_link(bundle, "/etc/ssl", "../usr/ssl")
+    (bundle.rootfs / "usr/ssl").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("setting", [_run_is_a_link, _files_of_an_engine, _reserved_path_is_a_link])
+def test_usual_containers_start(runsc: str, bundle: Bundle, setting: Setting) -> None:
+    setting(bundle)
+    bundle.save()
+    with Running(runsc, bundle) as container:
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+
+
+def test_a_volume_in_a_volume_starts_where_the_policy_allows_volumes_above(
+    runsc: str, node: Node, bundle: Bundle
+) -> None:
+    text = node.policy.read_text().replace("readOnly: true", "readOnly: true, volumesAbove: Allow")
+    node.compile(text)
+    _volume_in_a_volume(bundle)
+    bundle.save()
+    with Running(runsc, bundle) as container:
+        company(container)
+
+
+def test_annotations_of_an_image_do_not_steer_the_sentry(runsc: str, node: Node, bundle: Bundle) -> None:
+    hint = {"source": str(node.ca), "type": "tmpfs", "share": "pod", "options": "rw"}
+    bundle.spec["annotations"] = {f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()}
+    bundle.save()
+    with Running(runsc, bundle) as container:
+        company(container)
+    assert not [key for key in bundle.saved()["annotations"] if key.startswith("dev.gvisor.")]
+
+
+def test_a_process_with_all_capabilities_cannot_write_the_nodes_file(runsc: str, node: Node, bundle: Bundle) -> None:
+    for kind in ("bounding", "effective", "permitted"):
+        bundle.spec["process"]["capabilities"][kind] += ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
+    bundle.save()
+    attempt = "mount -o remount,rw /etc/ssl; mount -o remount,bind,rw /etc/ssl; echo evil > /etc/ssl/certs/company.crt"
+    with Running(runsc, bundle) as container:
+        run(runsc, "exec", container.id, "/bin/sh", "-c", attempt, check=False)
+        company(container)
+    assert (node.ca / "certs/company.crt").read_text() == "company\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("restore --image-path DIR --bundle DIR ID", "env and mounts of its checkpoint"),
+        ("restore -image-path=DIR -bundle=DIR ID", "env and mounts of its checkpoint"),
+        ("create --fs-restore-image-path DIR --bundle DIR ID", "env and mounts of its checkpoint"),
+        ("do /bin/true", "do can change env, mounts"),
+        ("boot ID", "boot can change env, mounts"),
+        ("gofer ID", "gofer can change mounts"),
+        ("verity-prepare", "verity-prepare is not a known verb"),
+        ("--unheard of create --bundle DIR ID", "unknown option --unheard"),
+    ],
+)
+def test_verbs_that_start_or_change_what_reassert_cannot_correct_are_refused(
+    runsc: str, bundle: Bundle, command: str, reason: str
+) -> None:
+    arguments = command.replace("DIR", str(bundle.directory)).replace("ID", "v1").split()
+    done = run(runsc, *arguments, check=False)
+    assert done.returncode == 1
+    assert reason in done.stderr
+
+
+def test_every_global_option_of_this_runsc_is_known(runsc: str, bundle: Bundle) -> None:
+    """An option with a value in the next argument does not make the verb uncertain: `flags` lists them all."""
+    done = subprocess.run([RUNSC, "flags"], capture_output=True, text=True, check=True)
+    names = [line.split() for line in (done.stdout + done.stderr).splitlines() if line.startswith("  -")]
+    ours = [row for row in names if not row[0].startswith(("-TESTONLY", "-EXPERIMENTAL", "-rootless", "-gvisor-gro"))]
+    assert len(ours) > 40
+    for option, *value in ours:
+        takes = bool(value) and value[0] in ("string", "int", "uint", "value", "duration")
+        done = run(runsc, option, *(["create"] if takes else []), "do", check=False, cwd=bundle.directory)
+        assert "do can change" in done.stderr, option
+
+
+def test_run_and_the_verbs_that_change_nothing_are_passed_on(runsc: str, bundle: Bundle) -> None:
+    bundle.spec["process"]["args"] = ["/bin/sh", "-c", "env; cat /etc/ssl/certs/company.crt; cat /proc/mounts"]
+    bundle.save()
+    done = run(runsc, "run", "--bundle", str(bundle.directory), "run-1")
+    assert WANTED in done.stdout.splitlines()
+    assert "company" in done.stdout.splitlines()
+    assert run(runsc, "--version").stdout.startswith("runsc version")
+    assert "run-1" not in run(runsc, "list", "-quiet").stdout
+
+
+@pytest.mark.parametrize(("value", "starts"), [("all", False), ("0,1", False), ("void", True), (None, True)])
+def test_nvproxy_gives_no_exclusive_gpu_by_env(
+    runsc: str, node: Node, bundle: Bundle, value: str | None, starts: bool
+) -> None:
+    """With runsc --nvproxy, env alone says which GPUs the sentry has; no device is in config.json."""
+    device: dict[str, Any] = {"exclusive": ["/dev/nvidia*"]}
+    rule = f"  - {{name: gpu, deviceAllocations: {json.dumps(device)}}}\n"
+    node.compile(node.policy.read_text() + rule)
+    if value is not None:
+        bundle.spec["process"]["env"].append(f"NVIDIA_VISIBLE_DEVICES={value}")
+    bundle.save()
+    if starts:
+        with Running(runsc, bundle) as container:
+            company(container)
+    else:
+        assert "asks for devices that are exclusive" in Running(runsc, bundle).refused()
+
+
+def test_a_hook_says_that_it_cannot_look(real: str, node: Node, bundle: Bundle) -> None:
+    """With the adapter `hook` alone, whose entry an engine adds to config.json."""
+    bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
+    bundle.spec["process"]["env"].append(WANTED)
+    bundle.save()
+    node.compile()
+    container = Running(real, bundle)
+    assert container.create() != 0
+    assert "gVisor" in json.dumps(node.logged())
+    assert Path(bundle.directory / "output").read_text()
