@@ -298,7 +298,10 @@ def _mount(entry: dict[str, Any]) -> Mount:
 
 def _plain(trust: dict[str, Any]) -> dict[str, Any]:
     """A rule's `trust` for the store, from which `policy show` tells its entries from the rule's own."""
-    return {field: list(map(str, value)) if isinstance(value, list) else str(value) for field, value in trust.items()}
+    return {
+        field: list(map(str, value)) if isinstance(value, list) else value if isinstance(value, bool) else str(value)
+        for field, value in trust.items()
+    }
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:
