@@ -442,6 +442,7 @@ _NODES = "loops over records of the node: kubelet's checkpoint and claims, CDI s
 _ALLOCATED = "once for each name or mount that a device plugin allocated, which no pod author writes"
 _ONE = "one pass over one short text, or one list, for each container"
 _MOUNTED = "needs real mounts in a container: tests/e2e/test_mounts.py has 300 of them"
+_SENTRY = "one pass over the mounts, or over the links of one walk, which Steps limits"
 UNREACHED: dict[str, str] = {
     "container/allocation.py": _NODES,
     "container/cdi.py": _NODES,
@@ -452,6 +453,7 @@ UNREACHED: dict[str, str] = {
     "reserve/allocated.py": _ALLOCATED,
     "reserve/devices.py PlaceDevice.is_same_node": "loops over three names",
     "reserve/devices.py PlaceDevice.may_be_used": _ALLOCATED,
+    "container/runtime_records.py _sandbox_state": "one pass over gVisor's directory of states",
     "container/identity.py identify_other": _ONE,
     "container/identity.py crio_image": _ONE,
     "container/identity.py _docker": _ONE,
@@ -466,6 +468,8 @@ UNREACHED: dict[str, str] = {
     "linux/look.py View.below": _MOUNTED,
     "linux/look.py View._check_complete": _MOUNTED,
     "linux/look.py View._check_subtree": _MOUNTED,
+    "linux/early.py in_sentry_astray": _SENTRY,
+    "linux/early.py _in_sentry": _SENTRY,
     "linux/idmap.py": _MOUNTED,
     "linux/look.py View.came_with": _MOUNTED,
     "linux/look.py View._of_the_node": _MOUNTED,

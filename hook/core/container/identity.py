@@ -27,6 +27,7 @@ distinguish them, but an engine that copies it into the spec copies a pod's own 
 not count."""
 
 CONTAINERD, CRIO, PODMAN, DOCKER = "containerd", "cri-o", "podman", "docker"
+"""Engines of containers. `node install` has other names for some: hook.node.engines.registry.CONTAINERS_OF."""
 _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN, "docker": DOCKER}
 
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hook.core.base.errors import ReassertError
+from hook.core.container.identity import CONTAINERD, CRIO
 from hook.node import systemd
 from hook.node.engines.base import AnyEngine, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
@@ -17,6 +18,10 @@ from hook.node.probe import starter
 from hook.node.probe.starter import Starter
 
 NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
+"""What `--engine` and the record of the install call an engine."""
+
+CONTAINERS_OF = {"crio": CRIO, "k3s": CONTAINERD, "rke2": CONTAINERD}
+"""What `Identity.engine`, events and `audit` call the engine of a container, where that is another name."""
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}

@@ -22,6 +22,7 @@ from hook.core.policy.source import Source, parse
 from hook.entry.write_spec import Decision
 from hook.node import workers
 from hook.node.change.record import Record
+from hook.node.engines.registry import CONTAINERS_OF
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.judge import STALE, Difference, Judge, actual
 from hook.ops.audit.process import ContainerGone, Process
@@ -38,7 +39,8 @@ ALL_IN_POLICY, DRIFT, NOT_ALL_SEEN = 0, 1, 2
 class Round:
     """The policy in force and what is known of this node. Times are seconds since the epoch, 0 if unknown.
 
-    `compiled`: since when this policy is in force. `installed`: when the node was wired last. `adapters`: by engine.
+    `compiled`: since when this policy is in force. `installed`: when the node was wired last. `adapters`: by
+    `Identity.engine`.
     """
 
     policy: Policy
@@ -60,7 +62,7 @@ class Round:
             return (
                 f"created at {_moment(container.created)}, before this policy, which came at {_moment(self.compiled)}"
             )
-        wired = self.adapters.get(container.engine.replace("cri-o", "crio"), [])
+        wired = self.adapters.get(container.engine, [])
         if "runtime" in wired:
             return "created without reassert: by a runtime or handler that is not wired (reassert node status)"
         if "nri" in wired:
@@ -109,7 +111,7 @@ def read_round(policy_file: str, store_directory: str) -> Round:
     header, _ = stored_header(policy_file, store_directory)
     try:
         record = Record.read()
-        adapters = {name: record.parts[name].adapters for name in record.engines()}
+        adapters = {CONTAINERS_OF.get(name, name): record.parts[name].adapters for name in record.engines()}
         installed = os.stat(record.path).st_mtime if adapters else 0.0
     except (ReassertError, OSError):
         adapters, installed = {}, 0.0

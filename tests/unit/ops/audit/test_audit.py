@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,11 @@ from hook.core.policy.compiler import compile_bytes
 from hook.core.reserve import Reserved
 from hook.entry.write_spec import Decision
 from hook.node import workers
-from hook.ops.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, ContainerReport, Round
+from hook.ops.audit.audit import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, Audit, ContainerReport, Round, read_round
 from hook.ops.audit.command import as_table
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.judge import Difference
+from unit.ownmachine import Machine
 from unit.support import document
 
 POLICY = compile_bytes("/p.yaml", document({"name": "a", "env": [{"name": "A", "value": "1"}]}).encode()).policy()
@@ -72,7 +74,7 @@ def test_the_table_names_the_container_where_it_leaves_out_differences() -> None
         (250, Decision(POLICY.fingerprint, Reserved({}, []), [], None, True), {}, "changed since it was created"),
         (250, None, {"containerd": ["nri", "hook"]}, "the NRI plugin was away"),
         (250, None, {"containerd": ["runtime"]}, "a runtime or handler that is not wired"),
-        (250, None, {"crio": ["runtime"]}, "containerd is not wired"),
+        (250, None, {"cri-o": ["runtime"]}, "containerd is not wired"),
         (250, None, {"containerd": ["cdi"]}, "the adapter cdi cannot correct this"),
     ],
 )
@@ -80,6 +82,19 @@ def test_why(created: float, decision: Decision | None, more: dict[str, list[str
     known = Round(POLICY, compiled=200, installed=100, adapters=more)
     running = Running("0a", 1, 1, "/b", "", created, identity=Identity("containerd", True))
     assert why in known.why(running, decision)
+
+
+@pytest.mark.parametrize(
+    ("wired", "engine"), [("k3s", "containerd"), ("rke2", "containerd"), ("crio", "cri-o"), ("docker", "docker")]
+)
+def test_why_knows_an_engine_by_both_of_its_names(wired: str, engine: str, machine: Machine) -> None:
+    """`node install` calls it by the name of its package, a container's identity by that of its CRI."""
+    part = {"adapters": ["runtime"], "runtimeClass": None, "files": {}, "references": [], "directories": []}
+    record = {"parts": {wired: {**part, "units": [], "notes": {}}}}
+    machine.file("/var/lib/reassert/node/installed.json", json.dumps(record))
+    known = replace(read_round("/nowhere/p.yaml", "/nowhere/s"), policy=POLICY, installed=0.0)
+    running = Running("0a", 1, 1, "/b", "", 250, identity=Identity(engine, True))
+    assert "a runtime or handler that is not wired" in known.why(running, None)
 
 
 def own_children() -> str:
