@@ -450,6 +450,7 @@ UNREACHED: dict[str, str] = {
     "reserve/allocated.py": _ALLOCATED,
     "reserve/devices.py PlaceDevice.is_same_node": "loops over three names",
     "reserve/devices.py PlaceDevice.may_be_used": _ALLOCATED,
+    "container/dockershim.py": "one pass over the mounts, and over names of the node's pods",
     "container/identity.py identify_other": _ONE,
     "container/identity.py crio_image": _ONE,
     "container/identity.py _docker": _ONE,
