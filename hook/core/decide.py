@@ -124,7 +124,8 @@ class Case:
         if identity.unproven:
             from hook.core.container.dockershim import prove  # only containers of docker in a pod's cgroup load it
 
-            self.identity = identity = prove(identity, self.policy.kubelet_root)
+            asks = any("podSelector" in rule.conditions for rule in self.policy.candidates(None))
+            self.identity = identity = prove(identity, self.policy.kubelet_root, asks)
         matches = select(self.policy, identity)
         self.container = self.contain(self.policy, identity, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)

@@ -18,19 +18,29 @@ POD_LOGS = "/var/log/pods"
 SANDBOXES = ("/var/lib/dockershim/sandbox/", "/var/lib/cri-dockerd/sandbox/")
 """Where dockershim and cri-dockerd keep a file for each sandbox, named by docker's id of it."""
 
+_NOT_THE_PODS = ("io.kubernetes.", "annotation.")
+"""Prefixes of a sandbox's labels that kubelet and dockershim add; docker has no annotations of a container."""
+
 _LIMIT = 4 * 1024 * 1024
 _HEXADECIMAL = frozenset("0123456789abcdef")
 
 
 def prove(
-    identity: Identity, kubelet_root: str, pod_logs: str = POD_LOGS, sandboxes: "tuple[str, ...]" = SANDBOXES
+    identity: Identity,
+    kubelet_root: str,
+    asks: bool = False,
+    pod_logs: str = POD_LOGS,
+    sandboxes: "tuple[str, ...]" = SANDBOXES,
 ) -> Identity:
     """The identity of a container of docker as far as root's files prove it; without proof, `identity`.
 
-    Raises OSError for a shortage.
+    `asks`: whether the pod's labels are asked for. Raises OSError for a shortage.
     """
+    said = identity.unproven
     try:
-        return _proven(identity, kubelet_root, pod_logs, sandboxes)
+        identity = _proven(identity, kubelet_root, pod_logs, sandboxes)
+        if asks and said and identity.kubernetes:
+            identity.labels = _pod_labels(said[2], _container_id(said[1]), identity.types == (SANDBOX,))
     except OSError as error:
         if is_shortage(error):
             raise
@@ -43,21 +53,44 @@ def _proven(identity: Identity, kubelet_root: str, pod_logs: str, sandboxes: "tu
     if identity.unproven is None:
         return identity
     uid, cgroup, root, sources = identity.unproven
-    container_id = cgroup.replace(":", "/").rpartition("/")[2]  # dockerd's, behind any cgroup parent
-    if len(container_id) != 64 or not _HEXADECIMAL.issuperset(container_id):
-        return identity
+    container_id = _container_id(cgroup)
     made = _record(root, container_id, "hostconfig.json")
     if made is None or made.get("VolumesFrom"):  # not docker's, or it may have the mounts of a pod's container
         return identity
     logs = f"{kubelet_root}/pods/{uid}/containers/"
+    files = [source[len(logs) :].split("/") for source in sources if source.startswith(logs)]
+    names = {parts[0] if len(parts) == 2 else "" for parts in files}
+    name = names.pop() if len(names) == 1 else None
     types: tuple[str, ...] = APP_TYPES
-    names = {source[len(logs) :].partition("/")[0] for source in sources if source.startswith(logs)}
-    if not names and any(_is_trusted(directory + container_id) for directory in sandboxes):
+    if not files and any(_is_trusted(directory + container_id) for directory in sandboxes):
         types = (SANDBOX,)
-    elif len(names) != 1:
+    elif not name:
         return identity
     namespace, pod = _pod(uid, pod_logs)
-    return Identity(DOCKER, True, namespace, pod, uid, names.pop() if names else None, types)
+    return Identity(DOCKER, True, namespace, pod, uid, name, types)
+
+
+def _container_id(cgroup: str) -> str:
+    """The id that dockerd gave the container and writes behind any cgroup parent."""
+    return cgroup.replace(":", "/").rpartition("/")[2]
+
+
+def _pod_labels(root: str, container_id: str, is_sandbox: bool) -> "dict[str, str] | None":
+    """The pod's labels: those of its sandbox, whose id is a label of each proven container.
+
+    dockershim writes this label last, also over an image's. Raises Untrusted, Malformed, OSError.
+    """
+    labels = _docker_labels(root, container_id)
+    if not is_sandbox:
+        labels = _docker_labels(root, str(labels.get("io.kubernetes.sandbox.id")))
+    mine = {key: value for key, value in labels.items() if isinstance(value, str) and not key.startswith(_NOT_THE_PODS)}
+    return mine if labels else None
+
+
+def _docker_labels(root: str, container_id: str) -> "dict[str, object]":
+    config = (_record(root, container_id, "config.v2.json") or {}).get("Config")
+    labels = config.get("Labels") if isinstance(config, dict) else None
+    return labels if isinstance(labels, dict) else {}
 
 
 def _record(root: str, container_id: str, name: str) -> "dict[str, object] | None":
@@ -67,7 +100,8 @@ def _record(root: str, container_id: str, name: str) -> "dict[str, object] | Non
     devicemapper it has a part more.
     """
     above = root.split("/")
-    for parts in (3, 4) if root.startswith("/") else ():
+    is_id = len(container_id) == 64 and _HEXADECIMAL.issuperset(container_id)
+    for parts in (3, 4) if is_id and root.startswith("/") else ():
         path = f"{'/'.join(above[:-parts])}/containers/{container_id}/{name}"
         if _is_trusted(path):
             found = parse(decode(bounded(read_file(path, _LIMIT), ENTRIES, path)))

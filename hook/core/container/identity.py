@@ -25,11 +25,12 @@ docker's config.json has nothing that only kubelet can have caused, so files of 
 | `VolumesFrom` in hostconfig.json, dockerd's | yes: --volumes-from copies a pod's mounts. They then prove nothing |
 | /var/lib/dockershim/sandbox/ID, /var/lib/cri-dockerd/sandbox/ID | no: root's, and dockerd chooses the ID |
 | /var/log/pods/NAMESPACE_NAME_UID, kubelet's | no: API server and kubelet choose the three |
-| labels in config.v2.json, dockerd's | yes: --label, LABEL of an image. They do not count |
+| labels in config.v2.json, dockerd's | yes: --label, LABEL of an image. They prove nothing |
 | the container's name, annotations | yes: --name, --annotation. They do not count |
 
 The mount proves a pod's container and its name, and the file of dockershim or cri-dockerd proves a sandbox: kubelet
-makes all of these before the container starts. The directory of logs then names the pod.
+makes all of these before the container starts. The directory of logs then names the pod. Of a proven container,
+kubelet's labels count, since no label of an image replaces them: they name its sandbox, which has the pod's labels.
 """
 
 from hook.core.container.spec import Spec
@@ -53,7 +54,8 @@ class Identity:
 
     `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
     `types`: the container types (of TYPES) that it may have; exactly one if the type is known.
-    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them. `unproven`: what
+    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them, and docker's
+    containers the labels. `unproven`: what
     docker's config.json says of a pod, until files prove it (hook.core.container.dockershim): the pod's UID,
     cgroupsPath, the path of the root filesystem, and the sources of the mounts.
     """

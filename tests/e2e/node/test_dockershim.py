@@ -30,10 +30,12 @@ LABEL = "io.kubernetes."
 
 
 def readme_policy() -> str:
-    """The policy in README.md, without the rule that needs a trust store."""
+    """The policy in README.md, without the rule that needs a trust store, and a rule by the pod's labels."""
     [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     policy = YAML(typ="safe").load(block)
     policy["spec"]["rules"] = [rule for rule in policy["spec"]["rules"] if rule["name"] == "gpu"]
+    match = {"podSelector": {"matchLabels": {"tier": "web"}}, "ifUnknown": "Skip"}
+    policy["spec"]["rules"].append({"name": "web", "match": match, "env": [{"name": "TIER", "value": "web"}]})
     return json.dumps(policy)
 
 
@@ -64,13 +66,13 @@ class Kubelet:
         pairs["docker.type"] = kind
         return [f"--label={LABEL}{key}={value}" for key, value in pairs.items()]
 
-    def sandbox(self, pod: tuple[str, str, str]) -> str:
-        """RunPodSandbox: create, checkpoint, start."""
+    def sandbox(self, pod: tuple[str, str, str], *labels: str) -> str:
+        """RunPodSandbox: create, checkpoint, start. `labels`: the pod's, as options."""
         namespace, name, uid = pod
         self.node.path(f"/var/log/pods/{namespace}_{name}_{uid}").mkdir(parents=True)
         options = [f"--name=k8s_POD_{name}_{namespace}_{uid}_0", f"--cgroup-parent={self.parent(uid)}"]
         options += ["--network=host", "--ipc=shareable"]
-        made = self.docker("create", *options, *self.labels(pod, "POD", "podsandbox"), PAUSE).strip()
+        made = self.docker("create", *options, *labels, *self.labels(pod, "POD", "podsandbox"), PAUSE).strip()
         checkpoints = self.node.path("/var/lib/dockershim/sandbox")
         checkpoints.mkdir(parents=True, exist_ok=True)
         record = {"version": "v1", "name": name, "namespace": namespace, "data": {"host_network": True}, "checksum": 1}
@@ -79,7 +81,7 @@ class Kubelet:
         self.sandboxes[uid] = made
         return made
 
-    def container(self, pod: tuple[str, str, str], name: str, *options: str) -> str:
+    def container(self, pod: tuple[str, str, str], name: str, *options: str, image: str = HOSTILE) -> str:
         """CreateContainer and StartContainer."""
         namespace, pod_name, uid = pod
         self.node.path(f"/var/log/pods/{namespace}_{pod_name}_{uid}/{name}").mkdir()
@@ -90,18 +92,18 @@ class Kubelet:
         made = self.docker(
             *("create", f"--name=k8s_{name}_{pod_name}_{namespace}_{uid}_0", f"--cgroup-parent={self.parent(uid)}"),
             *(f"--network={of_sandbox}", f"--ipc={of_sandbox}", f"--volume={log}:/dev/termination-log"),
-            *(*self.labels(pod, name, "container"), *options, HOSTILE),
+            *(*self.labels(pod, name, "container"), *options, image),
         ).strip()
         self.docker("start", made)
         return made
 
-    def visible(self, container: str) -> str:
-        """The name's value in the container's process and, the same, in an exec'ed one."""
+    def value(self, container: str, name: str = VISIBLE) -> str:
+        """A name's value in the container's process and, the same, in an exec'ed one; "" without."""
         pid = self.docker("inspect", "--format", "{{.State.Pid}}", container).strip()
         environ = self.node.run("cat", f"/proc/{pid}/environ").stdout.split("\0")
-        [value] = [each.partition("=")[2] for each in environ if each.startswith(VISIBLE + "=")]
-        assert self.docker("exec", container, "sh", "-c", f"echo ${VISIBLE}") == value + "\n"
-        return value
+        [*values] = [each.partition("=")[2] for each in environ if each.startswith(name + "=")]
+        assert self.docker("exec", container, "sh", "-c", f"echo ${name}").split() == values
+        return values[0] if values else ""
 
     def events(self) -> list[dict[str, Any]]:
         """The events about containers since the last call."""
@@ -120,6 +122,8 @@ class Kubelet:
 
 PLUGIN = ("kube-system", "nvidia-device-plugin-x7k2p", "0a1b2c3d-1111-2222-3333-444455556666")
 TENANT = ("team-a", "train-0", "5e6f7a8b-1111-2222-3333-444455556666")
+OTHER = ("team-b", "train-1", "9c0d1e2f-1111-2222-3333-444455556666")
+TENANTS = (TENANT, OTHER)
 
 
 @pytest.fixture(scope="module")
@@ -149,21 +153,27 @@ def test_device_plugins_own_pod_keeps_all_and_a_tenants_gets_its_allocation(kube
     kubelet.node.run("systemctl", "stop" if start == "cold" else "start", *units)
     try:
         kubelet.sandbox(PLUGIN)
-        assert kubelet.visible(kubelet.container(PLUGIN, "nvidia-device-plugin-ctr")) == "all"
+        assert kubelet.value(kubelet.container(PLUGIN, "nvidia-device-plugin-ctr")) == "all"
         assert kubelet.events() == [], "excluded, and the sandbox by its type"
-        kubelet.sandbox(TENANT)
-        assert kubelet.visible(kubelet.container(TENANT, "train", f"--env={VISIBLE}=all")) == "GPU-7"
-        assert kubelet.visible(kubelet.container(TENANT, "sidecar")) == "void"
+        kubelet.sandbox(TENANT, "--label=tier=web")
+        train = kubelet.container(TENANT, "train", f"--env={VISIBLE}=all")
+        assert (kubelet.value(train), kubelet.value(train, "TIER")) == ("GPU-7", "web")
+        kubelet.sandbox(OTHER)
+        image = kubelet.docker("commit", "--change=LABEL tier=web", train).strip()
+        other = kubelet.container(OTHER, "train", f"--env={VISIBLE}=all", image=image)
+        assert (kubelet.value(other), kubelet.value(other, "TIER")) == ("void", ""), "an image's label"
     finally:
         kubelet.node.run("systemctl", "start", *units)
     events = kubelet.events()
     assert [(event["event"], event["start"]) for event in events] == [("container.edited", start)] * 2
-    named = dict(zip(("namespace", "pod", "uid"), TENANT, strict=True))
-    assert [event["container"] for event in events] == [{**named, "container": name} for name in ("train", "sidecar")]
+    keys = ("namespace", "pod", "uid", "container")
+    assert [event["container"] for event in events] == [
+        dict(zip(keys, (*pod, "train"), strict=True)) for pod in TENANTS
+    ]
     audit = json.loads(kubelet.node.run(PACKAGED, "audit", "-o", "json", check=False).stdout)["containers"]
     assert {(each["title"], each["state"]) for each in audit if each["state"] != "exempt"} == {
         ("team-a/train-0/train", "in policy"),
-        ("team-a/train-0/sidecar", "in policy"),
+        ("team-b/train-1/train", "in policy"),
     }
     assert "kube-system/nvidia-device-plugin-x7k2p/nvidia-device-plugin-ctr" in [each["title"] for each in audit]
 
@@ -195,7 +205,7 @@ def test_no_user_of_docker_and_no_image_gets_into_a_pod(kubelet: Kubelet, way: s
     elif way == "--volumes-from":
         options += [f"--volumes-from={victim}"]
     run = ("run", "--detach", *options, *labels, f"--env={VISIBLE}=all", image)
-    assert kubelet.visible(kubelet.docker(*run).strip()) == "void"
+    assert kubelet.value(kubelet.docker(*run).strip()) == "void"
     [event] = kubelet.events()
     assert (event["event"], event["container"]) == ("container.edited", {})
 
@@ -210,9 +220,9 @@ def test_recorded_bundle_of_dockershim(kubelet: Kubelet, namespace: str) -> None
     pod = {"namespace": namespace, "pod": "victim-labnode", "uid": uid, "container": "evil"}
     saved = node.path(CHECKPOINT).read_text()
     node.path(CHECKPOINT).write_text((RECORDED / "checkpoint.json").read_text())
-    record = node.path(f"/var/lib/docker/containers/{container_id}/hostconfig.json")
-    record.parent.mkdir(mode=0o710)
-    record.write_text((RECORDED / "hostconfig.victim.evil.json").read_text())
+    record = f"/var/lib/docker/containers/{container_id}"
+    node.path(record).mkdir(mode=0o710)
+    node.path(f"{record}/hostconfig.json").write_text((RECORDED / "hostconfig.victim.evil.json").read_text())
     node.path(f"/var/log/pods/{namespace}_victim-labnode_{uid}/evil").mkdir(parents=True)
     scratch = Bundle(node.directory / namespace)
     node.run("mkdir", "-p", spec["root"]["path"])
@@ -236,7 +246,7 @@ def test_recorded_bundle_of_dockershim(kubelet: Kubelet, namespace: str) -> None
         values = node.run(real, "exec", container_id, "/bin/sh", "-c", f"echo ${VISIBLE}").stdout.split()
     finally:
         node.run(real, "delete", "--force", container_id, check=False)
-        node.run("rm", "-rf", bundle, str(record.parent))
+        node.run("rm", "-rf", bundle, record)
         node.path(CHECKPOINT).write_text(saved)
     assert values == (["all"] if namespace == "kube-system" else ["GPU-gpu-0"])
     assert [event["container"] for event in kubelet.events()] == ([] if namespace == "kube-system" else [pod])

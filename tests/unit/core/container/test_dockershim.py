@@ -35,6 +35,7 @@ class Docker:
         self.logs = root / "pods"
         (self.logs / POD / "evil").mkdir(parents=True)
         (self.logs / "kube-system_other_1-2-3").mkdir()
+        self.asks = False
         self.sandbox = root / "dockershim" / "sandbox" / ID
         self.sandbox.parent.mkdir(parents=True)
 
@@ -50,7 +51,7 @@ class Docker:
         where = f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{ID}/config.json"
         identity = identify(Spec(json.dumps(self.spec).encode(), where))
         directories = (f"{self.root}/cri-dockerd/sandbox/", f"{self.sandbox.parent}/")
-        return prove(identity, str(self.root / "kubelet"), str(self.logs), directories)
+        return prove(identity, str(self.root / "kubelet"), self.asks, str(self.logs), directories)
 
 
 @pytest.fixture
@@ -93,6 +94,34 @@ def volumes_from(docker: Docker) -> None:
     docker.record.write_text(json.dumps({**record, "VolumesFrom": ["victim"]}))
 
 
+def labelled(docker: Docker, container_id: str, labels: dict[str, str]) -> Path:
+    """dockerd's other file about a container."""
+    path = docker.record.parent.parent / container_id / "config.v2.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"Config": {"Labels": labels}}))
+    return path
+
+
+@pytest.mark.parametrize("is_sandbox", [False, True], ids=["container", "sandbox"])
+def test_labels_of_the_pod_are_those_of_its_sandbox(docker: Docker, is_sandbox: bool) -> None:
+    """An image's LABEL `tier` is none of the pod. Without a policy that asks, no file is read for labels."""
+    sandbox_id = "7c2015acf3dd7d616091152abe92a0216f181eb16958f2f5560fc65dde81fc2c"
+    of_sandbox = {"io.kubernetes.pod.name": "p", "annotation.a": "b", "tier": "web"}
+    if is_sandbox:
+        docker.becomes_sandbox()
+    else:
+        own = {"io.kubernetes.sandbox.id": sandbox_id, "tier": "of the image"}
+        labelled(docker, ID, own)
+    file = labelled(docker, ID if is_sandbox else sandbox_id, of_sandbox)
+    assert docker.named().labels is None
+    docker.asks = True
+    assert docker.named().labels == {"tier": "web"}
+    file.write_text("{")
+    assert (docker.named().labels, docker.named().kubernetes) == (None, True)
+    file.unlink()
+    assert (docker.named().labels, docker.named().kubernetes) == (None, True)
+
+
 def log_of(docker: Docker) -> dict[str, Any]:
     [mount] = [mount for mount in docker.spec["mounts"] if mount["destination"] == "/dev/termination-log"]
     found: dict[str, Any] = mount
@@ -101,6 +130,10 @@ def log_of(docker: Docker) -> dict[str, Any]:
 
 def another_directory(docker: Docker) -> None:
     log_of(docker)["source"] = f"/srv/data/pods/{UID}/containers/evil/0badcafe"
+
+
+def another_file(docker: Docker) -> None:
+    log_of(docker)["source"] = f"{docker.root}/kubelet/pods/{UID}/containers/evil/../../x"
 
 
 def another_name(docker: Docker) -> None:
@@ -131,6 +164,7 @@ SANDBOX_UNKNOWN: dict[str, Callable[[Docker], None]] = {
 UNKNOWN: dict[str, Callable[[Docker], None]] = {
     "--volumes-from": volumes_from,
     "a directory like kubelet's": another_directory,
+    "a path that leads elsewhere": another_file,
     "mounts of two containers": another_name,
     "the cgroup of another pod": cgroup,
     "no record of dockerd": lambda docker: docker.record.unlink(),
