@@ -167,7 +167,7 @@ def _excluded(exclude: dict[str, Any], engine: dict[str, Any]) -> bool:
     named = engine["name"] in ("containerd", "cri-o")
     if named and _any(exclude.get("namespaces", []), engine.get("namespace", "team-a")):
         return True
-    # docker's pause cannot be told from a container that a user put into a pod's cgroup: never certain
+    # no file of dockershim shows that docker's pause is no container that a user put into a pod's cgroup: never certain
     return (
         engine.get("type") == "sandbox"
         and engine["name"] != "docker"
@@ -177,16 +177,14 @@ def _excluded(exclude: dict[str, Any], engine: dict[str, Any]) -> bool:
 
 def _matches(match: dict[str, Any], engine: dict[str, Any]) -> bool:
     unknown = match.get("ifUnknown", "Enforce") == "Enforce"
-    if engine["ambiguous"]:
-        return True
+    if engine["ambiguous"] or (engine["name"] == "docker" and engine.get("pod")):
+        return True  # the bundle of docker has none of the files that prove a pod: ifUnknown does not count
     if "namespaces" in match:
         if engine["name"] in ("containerd", "cri-o"):
             if not _any(match["namespaces"], engine.get("namespace", "team-a")):
                 return False
-        elif not (engine["name"] == "docker" and engine.get("pod")):
+        else:
             return False  # of no pod
-        elif not unknown:
-            return False
     if "images" in match:
         known = engine["name"] in ("containerd", "cri-o") and "by-id" not in engine
         if known and engine.get("type") != "sandbox":

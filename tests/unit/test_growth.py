@@ -454,6 +454,7 @@ UNREACHED: dict[str, str] = {
     "reserve/devices.py PlaceDevice.is_same_node": "loops over three names",
     "reserve/devices.py PlaceDevice.may_be_used": _ALLOCATED,
     "container/runtime_records.py _sandbox_state": "one pass over gVisor's directory of states",
+    "container/dockershim.py": "one pass over the mounts, and over names of the node's pods",
     "container/identity.py identify_other": _ONE,
     "container/identity.py crio_image": _ONE,
     "container/identity.py _docker": _ONE,

@@ -14,6 +14,23 @@ such fields, so they count only if something else proves which engine wrote conf
 
 Without proof, annotations that claim a pod make every field unknown: each rule still applies, and nothing is excluded.
 With proof, annotations of other engines are ignored.
+
+docker's config.json has nothing that only kubelet can have caused, so files of the node prove a pod's container
+(hook.core.container.dockershim):
+
+| source | can a pod, an image or a user of docker write it? |
+|---|---|
+| cgroup parent `…/podUID` | yes: --cgroup-parent. It has to be the UID of the mount |
+| a mount of `KUBELET/pods/UID/containers/NAME/`, the termination log | who can mount kubelet's directory is root |
+| `VolumesFrom` in hostconfig.json, dockerd's | yes: --volumes-from copies a pod's mounts. They then prove nothing |
+| /var/lib/dockershim/sandbox/ID, /var/lib/cri-dockerd/sandbox/ID | no: root's, and dockerd chooses the ID |
+| /var/log/pods/NAMESPACE_NAME_UID, kubelet's | no: API server and kubelet choose the three |
+| labels in config.v2.json, dockerd's | yes: --label, LABEL of an image. They prove nothing |
+| the container's name, annotations | yes: --name, --annotation. They do not count |
+
+The mount proves a pod's container and its name, and the file of dockershim or cri-dockerd proves a sandbox: kubelet
+makes all of these before the container starts. The directory of logs then names the pod. Of a proven container,
+kubelet's labels count, since no label of an image replaces them: they name its sandbox, which has the pod's labels.
 """
 
 from hook.core.container.spec import Spec
@@ -38,7 +55,10 @@ class Identity:
 
     `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
     `types`: the container types (of TYPES) that it may have; exactly one if the type is known.
-    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them.
+    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them, and docker's
+    containers the labels. `unproven`: what
+    docker's config.json says of a pod, until files prove it (hook.core.container.dockershim): the pod's UID,
+    cgroupsPath, the path of the root filesystem, and the sources of the mounts.
     """
 
     def __init__(
@@ -64,6 +84,7 @@ class Identity:
         self.image = image
         self.labels = labels
         self.cdi = cdi
+        self.unproven: tuple[str, str, str, list[str]] | None = None
 
     def as_dict(self) -> "dict[str, str]":
         """The known fields, for an event or a table."""
@@ -155,7 +176,7 @@ def identify_other(engine: str, spec: Spec, path: str, copied: bool) -> Identity
     claims_pod = any(key.startswith((CRI, _CRIO)) for key in annotations) or manager == "cri-o"
     uid = _cgroup_uid(path)
     if engine == DOCKER or not (claims_pod or _MANAGER in annotations):
-        return _docker(spec, uid)
+        return _docker(spec, uid, path)
     if uid is None and manager == "libpod":  # podman without a cgroup; its user cannot make it a pod's container
         return _podman()
     if copied and CRI + "sandbox-id" in annotations:
@@ -206,22 +227,17 @@ def _podman() -> Identity:
     return Identity(PODMAN, False, types=(CONTAINER,))
 
 
-def _docker(spec: Spec, uid: "str | None") -> Identity:
-    """A docker container. `uid`: of kubelet's cgroup `pod<uid>`. No annotation counts (`docker run --annotation`).
+def _docker(spec: Spec, uid: "str | None", path: str) -> Identity:
+    """A docker container. `uid`: of kubelet's cgroup `pod<uid>`, in `path`. No annotation counts (`--annotation`).
 
-    The container's name comes from the mount of kubelet's termination-log file, pods/UID/containers/NAME/. A docker
-    user can set the cgroup parent too, and can mount that file, but a user who may mount kubelet's directory is root.
-    Without the mount the container may be pause, or a user's container in that cgroup. So it is not taken for a
-    sandbox, and whether it is a pod's is unknown.
+    A docker user can set the cgroup parent too. hook.core.container.dockershim proves whether it is a pod's container,
+    by files. Until then it is unknown: it may be a sandbox, or a user's container in that cgroup.
     """
     if uid is None:
         return Identity("", False, types=(CONTAINER,))
-    for mount in spec.mounts:
-        source = mount.get("source")
-        parts = source.split("/") if isinstance(source, str) else []
-        if len(parts) >= 6 and parts[-5] == "pods" and parts[-4] == uid and parts[-3] == "containers":
-            return Identity(DOCKER, True, uid=uid, container=parts[-2], types=APP_TYPES)
-    return Identity(DOCKER, None, uid=uid)
+    identity = Identity(DOCKER, None)
+    identity.unproven = uid, path, str(spec.root.get("path")), [str(mount.get("source")) for mount in spec.mounts]
+    return identity
 
 
 def _cgroup_uid(path: str) -> "str | None":

@@ -9,14 +9,12 @@ import posix
 
 from hook.core.base.compare import glob_match
 from hook.core.container.allocation import LIMIT, Allocation, allocations
+from hook.core.container.dockershim import POD_LOGS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
-
-POD_LOGS = "/var/log/pods"
-"""kubelet's directories of logs: NAMESPACE_NAME_UID. Only API server and kubelet decide what is in these names."""
 
 _WORDS = ("", "all", "none", "void")
 """Values of NVIDIA_VISIBLE_DEVICES that name no device."""

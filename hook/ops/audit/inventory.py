@@ -24,9 +24,11 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import read_file
+from hook.core.container.dockershim import prove
 from hook.core.container.identity import Identity, identify
 from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
+from hook.core.policy.store import KUBELET_ROOT
 from hook.ops.audit.process import ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
 
@@ -161,7 +163,7 @@ def _described(
     identity = None
     path, problem = f"{bundle.rstrip('/')}/config.json", ""
     try:
-        identity = identify(Spec(read_file(path, LIMIT), path))
+        identity = prove(identify(Spec(read_file(path, LIMIT), path)), KUBELET_ROOT)
     except (ReassertError, OSError) as error:
         path, problem = "", describe(error)
     about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))

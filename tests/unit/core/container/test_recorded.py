@@ -10,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from hook.core.container.allocation import checkpoint_path
-from hook.core.container.identity import identify
+from hook.core.container.identity import APP_TYPES, Identity, identify
 from hook.core.container.spec import Spec
 from unit.allocated import Node
 from unit.support import FIXTURES, ROOT, called, document, reassert
@@ -73,12 +73,22 @@ def bundle(engine: str, name: str) -> Spec:
     return Spec(data, f"/run/containerd/io.containerd.runtime.v2.task/{namespace}/{name}/config.json")
 
 
+def identified(spec: Spec) -> Identity:
+    """Who the container of a config.json is; unit/core/container/test_dockershim.py has the proofs of docker's."""
+    identity = identify(spec)
+    if identity.unproven is None:
+        return identity
+    uid, _, _, sources = identity.unproven
+    [name] = [source.split("/")[-2] for source in sources if f"/pods/{uid}/containers/" in source]
+    return Identity("docker", True, uid=uid, container=name, types=APP_TYPES)
+
+
 @pytest.mark.parametrize(("engine", "checkpoint", "name", "wanted"), CASES, ids=[f"{c[0][:5]}-{c[2]}" for c in CASES])
 def test_recorded_container_gets_what_its_plugin_allocated(
     root_dir: Path, engine: str, checkpoint: str, name: str, wanted: str
 ) -> None:
     node, before = node_with(root_dir, engine, checkpoint), bundle(engine, name)
-    after = node.correct(bundle(engine, name), identify(before))
+    after = node.correct(bundle(engine, name), identified(before))
     assert [e for e in after.env if e.startswith("NVIDIA_VISIBLE_DEVICES")] == [f"NVIDIA_VISIBLE_DEVICES={wanted}"]
     others = [[e for e in spec.env if not e.startswith("NVIDIA_VISIBLE_DEVICES")] for spec in (before, after)]
     assert others[0] == others[1]
@@ -97,14 +107,14 @@ def test_recorded_container_gets_what_its_plugin_allocated(
 def test_a_pods_volume_above_a_plugins_mount_refuses_the_pod_unless_the_rule_lets_it_through(root_dir: Path) -> None:
     shadow = bundle(NEW, "edge.shadow")
     node = node_with(root_dir, NEW, "edge")
-    assert "is a volume above the reserved mount /toy/conf; " in node.decide(shadow, identify(shadow)).refusal()
+    assert "is a volume above the reserved mount /toy/conf; " in node.decide(shadow, identified(shadow)).refusal()
     allowing = Node(root_dir, {"name": "r", "deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}})
-    assert allowing.correct(shadow, identify(shadow)).mounts[-1]["source"] == "/etc/default"
+    assert allowing.correct(shadow, identified(shadow)).mounts[-1]["source"] == "/etc/default"
 
 
 def test_derived_variables_are_not_repaired(root_dir: Path) -> None:
     node = node_with(root_dir, NEW, "three-pods")
-    after = node.correct(bundle(NEW, "victim.evil"), identify(bundle(NEW, "victim.evil")))
+    after = node.correct(bundle(NEW, "victim.evil"), identified(bundle(NEW, "victim.evil")))
     assert "COPY=all" in after.env
 
 
@@ -115,18 +125,18 @@ def test_what_kubelet_and_the_engine_made_of_an_allocation_is_no_conflict(root_d
     strict = Node(root_dir, *({**rule, "onConflict": "Deny"} for rule in yaml_rules()))
     honest = ["victim.honest", "conflict.two-devs", "conflict.both-two"] if engine == NEW else []
     for name in honest:
-        assert strict.decide(bundle(engine, name), identify(bundle(engine, name))).refusal() == ""
+        assert strict.decide(bundle(engine, name), identified(bundle(engine, name))).refusal() == ""
     override = "env NVIDIA_VISIBLE_DEVICES is reserved and was set to something else"
     names = {"rule gpu: " + override, "rule whatever-the-device-plugin-set: " + override}
-    refusal = strict.decide(bundle(engine, "victim.evil"), identify(bundle(engine, "victim.evil"))).refusal()
+    refusal = strict.decide(bundle(engine, "victim.evil"), identified(bundle(engine, "victim.evil"))).refusal()
     assert set(refusal.split("; ")) <= names
     assert refusal
-    assert node.decide(bundle(engine, "victim.evil"), identify(bundle(engine, "victim.evil"))).refusal() == ""
+    assert node.decide(bundle(engine, "victim.evil"), identified(bundle(engine, "victim.evil"))).refusal() == ""
 
 
 def test_sandbox_is_left_alone(root_dir: Path) -> None:
     node, spec = node_with(root_dir, NEW, "three-pods"), bundle(NEW, "victim.SANDBOX")
-    assert node.decide(spec, identify(spec)).is_empty()
+    assert node.decide(spec, identified(spec)).is_empty()
 
 
 def test_explain_names_the_resource_and_the_device_ids_of_a_value(root_dir: Path) -> None:
