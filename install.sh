@@ -9,6 +9,7 @@
 #   sudo ./install.sh --uninstall --purge     remove policy and event log too
 #   sudo ./install.sh --demo          start a hostile container under runc with and without reassert; the node's
 #                                     configuration is not changed
+#   sudo ./install.sh --demo --runtime runsc     the same under gVisor's runsc, or under crun
 #
 # Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
 # --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --no-probe,
@@ -51,10 +52,11 @@ done
 
 case ${1-} in
 --demo)
-  [ $# -eq 1 ] || { usage >&2; exit 2; }
-  [ ! -e packaging/apt.sh ] || packaging/apt.sh runc busybox-static
+  [ $# -eq 1 ] || { [ $# -eq 3 ] && [ "$2" = --runtime ]; } || { usage >&2; exit 2; }
+  [ ! -e packaging/apt.sh ] || packaging/apt.sh "${3:-runc}" busybox-static
   build
-  exec packaging/demo.sh
+  shift
+  exec packaging/demo.sh "$@"
   ;;
 --uninstall)
   shift

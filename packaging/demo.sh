@@ -1,15 +1,22 @@
 #!/bin/sh
-# install.sh --demo: start a hostile container under runc, without and with reassert. All files are in one temporary
-# directory.
+# install.sh --demo [--runtime NAME]: start a hostile container under runc, or crun or runsc (gVisor), without and with
+# reassert. All files are in one temporary directory.
 set -eu
 cd "$(dirname "$0")/.."
 reassert=$PWD/dist/reassert/reassert
-command -v runc > /dev/null || { echo "packaging/demo.sh: runc is missing; install it (Debian: apt-get install runc)" >&2; exit 3; }
-runc=$(command -v runc)
+name=runc
+[ "${1-}" != --runtime ] || name=${2-}
+command -v "$name" > /dev/null || { echo "packaging/demo.sh: $name is missing; install it (Debian: apt-get install $name)" >&2; exit 3; }
+runc=$(command -v "$name")
 # Not /tmp: the policy's directory must be writable by root only. Not /run: Debian mounts it noexec.
 work=$(mktemp -d /var/lib/reassert-demo.XXXXXX)
 chmod 755 "$work"
 root=$work/runc
+if [ "$name" = runsc ]; then # it needs no network and no cgroup here
+  printf '#!/bin/sh\nexec %s --network=none --ignore-cgroups "$@"\n' "$runc" > "$work/runsc"
+  chmod 755 "$work/runsc"
+  runc=$work/runsc
+fi
 plain=plain-$$ guarded=guarded-$$
 
 clean_up() {
@@ -90,6 +97,9 @@ cat > "$work/bundle/config.json" <<CONFIG
   "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]}
 }
 CONFIG
+if [ "$name" = runsc ]; then # to which these annotations say that the container joins a sandbox
+  sed -i '/"annotations"/,/^  },/d' "$work/bundle/config.json"
+fi
 cp -r "$work/bundle" "$work/bundle2"
 "$reassert" dispatcher --real "$runc" --reassert "$reassert" --policy "$work/node/policy.yaml" \
   --store "$work/node/store" --events "$work/node/events.jsonl" > "$work/reassert-runc"
@@ -143,10 +153,10 @@ rows() { # FILE SUFFIX
   row "mounts at /etc/ssl" "$(saw "$plain.$1" mount)" "$(saw "$guarded.$1" mount)"
 }
 step "What the container's own process saw"
-row "" "runc" "reassert + runc"
+row "" "$name" "reassert + $name"
 rows first
 step "What an exec'ed process saw"
-row "" "runc" "reassert + runc"
+row "" "$name" "reassert + $name"
 rows exec
 step "The node's event log"
 sed 's/^/   /' "$work/node/events.jsonl"

@@ -100,7 +100,12 @@ def plan(
     identity = container.identity
     reason = excluded(policy, identity)
     if reason:
-        return Plan(policy, [], outcome, reason)
+        of_pod: tuple[ModuleType, ...] = ()
+        if STEERING[-1] in "".join(container.start.annotations):
+            from hook.core.reserve import annotations
+
+            of_pod = annotations.of_sandbox(reason, policy, container, outcome)
+        return Plan(policy, [], outcome, reason, of_pod)
     if policy.missing:
         outcome.deny("", "", f"no node policy: {policy.missing}")
         return Plan(policy, [], outcome)

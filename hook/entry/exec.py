@@ -1,5 +1,7 @@
 """`exec` and `update` through the runtime wrapper: a running container keeps what was decided when it was created.
 
+Also why one is not restored from a checkpoint.
+
 The process of an `exec` gets the env that was decided. Device rules stay what they were: engines hand their own, stored
 linux.resources to each update (containerd and CRI-O at UpdateContainerResources), with the device rules that were there
 before reassert corrected them. crun (libcrun_container_update) and youki write these rules to the cgroup; runc
@@ -28,7 +30,8 @@ from hook.core.container.spec import (
     without_nul,
 )
 from hook.core.decide import Case
-from hook.core.reserve import Reserved
+from hook.core.plan import Plan
+from hook.core.reserve import Reason, Reserved
 from hook.entry import write_spec
 from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import Invocation
@@ -238,6 +241,19 @@ def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]
     last = arguments[option.end - 1]
     arguments[option.end - 1] = last[: len(last) - len(option.value)] + path
     return arguments
+
+
+def not_restored(decided: Plan, case: Case) -> "list[Reason]":
+    """Why a checkpoint must not be restored: one reason for each rule that applies.
+
+    A restored container has the env and mounts of its checkpoint, whatever config.json says.
+    """
+    message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
+    if case.audited_rules:
+        case.audited_rules.would_refuse(
+            [Reason(match.rule.name, "", message) for match in decided.matches if match.is_audited]
+        )
+    return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]
 
 
 def _with_rules(data: bytes, rules: "list[dict[str, object]]") -> bytes:

@@ -146,7 +146,9 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
 
     def act(decided: Plan, spec: Spec) -> Done:
         if HANDED_ON not in options.flags and caller.is_restore():
-            return Done(NOWHERE, write_spec.not_restored(decided, case), [])
+            from hook.entry.exec import not_restored  # few containers are restored
+
+            return Done(NOWHERE, not_restored(decided, case), [])
         created = write_spec.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if decided.audit_only():

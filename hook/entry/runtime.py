@@ -88,7 +88,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
 
     def act(decided: Plan, spec: Spec) -> Done:
         if invocation.verb == "restore" or invocation.value("fs-restore-image-path"):
-            from hook.entry.write_spec import not_restored  # not loaded by a create
+            from hook.entry.exec import not_restored  # not loaded by a create
 
             refusals = not_restored(decided, case)
             if refusals:

@@ -179,16 +179,3 @@ def read(annotations: "dict[str, str]") -> "Decision | None":
         return Decision(value.get("policy"), env, list(value.get("mounts", [])), draft, has_devices)
     except (KeyError, TypeError, ValueError) as error:  # Malformed is a ValueError
         raise Undecided(f"annotation {ANNOTATION} cannot be read: {error}") from None
-
-
-def not_restored(decided: Plan, case: Case) -> "list[Reason]":
-    """Why a checkpoint must not be restored: one reason for each rule that applies.
-
-    A restored container has the env and mounts of its checkpoint, whatever config.json says.
-    """
-    message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
-    if case.audited_rules:
-        case.audited_rules.would_refuse(
-            [Reason(match.rule.name, "", message) for match in decided.matches if match.is_audited]
-        )
-    return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]

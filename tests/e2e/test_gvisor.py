@@ -244,6 +244,27 @@ def test_annotations_of_an_image_do_not_steer_the_sentry(runsc: str, node: Node,
     assert not [key for key in bundle.saved()["annotations"] if key.startswith("dev.gvisor.")]
 
 
+def test_annotations_of_an_excluded_sandbox_do_not_steer_its_containers(runsc: str, node: Node) -> None:
+    """GVisor takes those of the sandbox for all containers of a pod, and `exclude` leaves the rest of it alone."""
+    node.compile(node.policy.read_text().replace("kube-system]", "kube-system], containerTypes: [sandbox]"))
+    hint = {"source": str(node.ca), "type": "tmpfs", "share": "pod", "options": "rw"}
+    pause, app = Bundle(node.directory / "pause"), Bundle(node.directory / "app")
+    pause.pod(type="sandbox", **{f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()})
+    pause.save()
+    with Running(runsc, pause) as sandbox:
+        app.pod(**{"io.kubernetes.cri.sandbox-id": sandbox.id})
+        app.save()
+        container = Running(runsc, app)
+        assert container.create() == 0, container.output()
+        # A pod's second gofer, which `start` makes, keeps its standard output open.
+        subprocess.run([runsc, "start", container.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+        company(container)
+        assert container.exec("/bin/env").split().count(WANTED) == 1
+        run(runsc, "kill", container.id, "KILL")
+        subprocess.run([runsc, "delete", "--force", container.id], stdout=subprocess.DEVNULL, check=False)
+    assert [event["event"] for event in node.logged()] == ["container.edited"] * 2
+
+
 def test_a_process_with_all_capabilities_cannot_write_the_nodes_file(runsc: str, node: Node, bundle: Bundle) -> None:
     for kind in ("bounding", "effective", "permitted"):
         bundle.spec["process"]["capabilities"][kind] += ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]

@@ -3,17 +3,20 @@
 A rule's may be set by a device plugin only. Part of the start path: builtins only.
 """
 
+import sys
+
 from hook.core.base.compare import glob_match, literal_start
 from hook.core.base.errors import named
-from hook.core.reserve import SHOWN, Edit, Outcome
+from hook.core.reserve import SHOWN, STEERING, Edit, Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from types import ModuleType
 
     from hook.core.container.start import Start
     from hook.core.facts import Container
-    from hook.core.policy.model import Rule
+    from hook.core.policy.model import Policy, Rule
 
 KIND = "annotation"
 FIELD = "annotations"
@@ -130,6 +133,23 @@ def want_unsteered(
         if not outcome.count(KIND, ""):
             return
         outcome.edits.append(DropAnnotation("", key, value))
+
+
+def of_sandbox(reason: str, policy: "Policy", container: "Container", outcome: Outcome) -> "tuple[ModuleType, ...]":
+    """Remove from an excluded sandbox what steers all containers of the pod, if a rule may apply to one.
+
+    `reason`: why it is excluded; as a sandbox, not by its namespace. Only gVisor has such annotations, the last of
+    STEERING. Returns the kinds whose edits are to be made.
+    """
+    from hook.core.policy.model import select
+
+    fields = "namespaces", "podSelector"  # the other conditions are about one container
+    matches = [match.conditions for match in select(policy, container.identity) if not match.is_audited]
+    if reason == "container type sandbox" and any(
+        all(c.met is not False for c in conditions if c.field in fields) for conditions in matches
+    ):
+        want_unsteered(STEERING[-1], policy.allowed_annotations, container.start.annotations, outcome)
+    return (sys.modules[__name__],)
 
 
 def _matching(

@@ -42,10 +42,10 @@ _COMMAND_SECONDS = 10.0
 
 _MAIN = ("/usr/share/containers/containers.conf", "/etc/containers/containers.conf")
 _DEFAULT_HOOKS = ["/usr/share/containers/oci/hooks.d"]
-_DEFAULT_NAMES = ("crun", "runc", "youki", "krun", "crun-wasm")
+_DEFAULT_NAMES = ("crun", "runc", "runsc", "youki", "krun", "crun-wasm")
 """The runtime names that podman knows without configuration and that take runc's arguments."""
 
-_OTHERS = ("kata", "runsc", "crun-vm", "runj", "ocijail")
+_OTHERS = ("kata", "crun-vm", "runj", "ocijail")
 """Names of runtimes that do not read config.json as runc does."""
 
 _DIRECTORIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/sbin", "/bin")

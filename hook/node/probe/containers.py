@@ -34,6 +34,7 @@ from hook.node.probe.starter import (
     Process,
     Unsupported,
     abandoned,
+    in_sentry,
     new_token,
     processes,
     scratch,
@@ -130,6 +131,11 @@ class ContainerStarter:
         asked = [f"--env={key}={value}" for key, value in env]
         self.call("exec", "--detach", *asked, name, *self._sleep, str(int(EXEC_SECONDS)))
 
+    def content(self, name: str, path: str, env: Pairs) -> str:
+        """Returns what cat(1) prints of a file in a container. Raises NodeError."""
+        asked = [f"--env={key}={value}" for key, value in env]
+        return self.call("exec", *asked, name, *self._sleep[:-1], f"{_HOME}/cat", path)
+
     def remove(self, name: str) -> None:
         """Removes a container. Raises NodeError."""
         done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
@@ -182,10 +188,21 @@ class OneContainer:
 
     def environ(self) -> list[str]:
         """Returns the environment of its first process. Raises ContainerGone, NodeError."""
+        if in_sentry(self.pid):
+            return self._entries("/proc/1/environ")
         return Process(self.pid, self._token).environ()
+
+    def _entries(self, path: str, env: Pairs = ()) -> list[str]:
+        return os.fsdecode(self.content(path, env)).rstrip("\0").split("\0")
+
+    def content(self, path: str, env: Pairs = ()) -> bytes:
+        """Returns what a program that is executed in it reads from a file. Raises NodeError."""
+        return os.fsencode(self._starter.content(self._name, path, env))
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
+        if in_sentry(self.pid):
+            return self._entries("/proc/self/environ", env)
         before = processes()
         self._starter.sleep_in(self._name, env)
         return Process(self.pid, self._token).wait_executed(before)[1]
@@ -204,8 +221,11 @@ class OneContainer:
 
 
 def sleeper() -> tuple[bytes, list[str]]:
-    """Returns the tar and its command line, to which the seconds are added. Raises NodeError, OSError."""
-    program = which("sleep")
+    """Returns the tar, with cat(1) if this node has it, and its command line, to which the seconds are added.
+
+    Raises NodeError, OSError.
+    """
+    program, cat = which("sleep"), which("cat")
     if program is None:
         raise NodeError("this node has no sleep(1), which a test container runs")
     with subprocess.Popen([program, "60"], env={}, stdin=subprocess.DEVNULL) as running:  # noqa: S603  # a program of the node
@@ -213,7 +233,11 @@ def sleeper() -> tuple[bytes, list[str]]:
             executable, libraries = _mapped(running.pid)
         finally:
             running.kill()
-    files = {f"{_HOME}/sleep": executable, **{f"{_LIBRARIES}/{Path(path).name}": path for path in libraries}}
+    files = {
+        f"{_HOME}/sleep": executable,
+        **({f"{_HOME}/cat": os.path.realpath(cat)} if cat else {}),
+        **{f"{_LIBRARIES}/{Path(path).name}": path for path in libraries},
+    }
     loaders = [path for path in libraries if _LOADER.match(Path(path).name)]
     command = [f"{_HOME}/sleep"]
     if loaders:  # else it is a static program

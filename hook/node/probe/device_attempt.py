@@ -22,7 +22,7 @@ from hook.node.engines.base import NRI, Handler
 from hook.node.probe import observe
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
 from hook.node.probe.retry import refusal, run_probe, translate_exit
-from hook.node.probe.starter import Extra, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported
+from hook.node.probe.starter import Extra, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported, in_sentry
 
 _ASKED_FOR = 4
 """How many devices one test container asks for."""
@@ -146,6 +146,8 @@ def _look(way: DeviceAttempt, running: Running, closed: Closed | None) -> Tried:
             return Tried(way.name, UNTRIED, str(error))
         left = [key for key, value in way.extra.annotations if there.get(key) == value]
         return Tried(way.name, EXPOSED, f"it has the annotation {left[0]}") if left else Tried(way.name, PROTECTED)
+    if in_sentry(running.pid):
+        return Tried(way.name, UNTRIED, "it runs in gVisor, into whose devices only the container can look")
     found = observe.reached(running.pid, closed) if closed else []
     if not found:
         running.environ()  # it still runs: nothing is missing because it ended

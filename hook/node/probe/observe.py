@@ -7,6 +7,7 @@ directory that the policy names. The text of paths alone does not count. Mounts 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from hook.core.base.compare import is_below
@@ -48,6 +49,41 @@ def mounts(pid: int, reserved: list[Mount]) -> list[dict[str, object]]:
     if not isinstance(found, list):
         raise NodeError(f"the mounts of process {pid} could not be looked at")
     return found
+
+
+def in_sentry(content: Callable[[str], bytes], reserved: list[Mount]) -> list[dict[str, object]]:
+    """As `mounts`, for a container of gVisor, whose kernel alone knows them. `content`: of a file in the container.
+
+    A mount counts as the policy's if /proc/mounts has it on top of its path, and if a file in it is the node's: its
+    devices and inode numbers are gVisor's own. Raises NodeError, OSError.
+    """
+    rows = [line.split() for line in os.fsdecode(content("/proc/mounts")).splitlines()]
+    there = {row[1]: row[3].split(",") for row in rows}  # of two at one path, the last is on top
+    ours: list[dict[str, object]] = []
+    foreign: list[dict[str, object]] = []
+    for mount in sorted(reserved, key=lambda mount: mount.destination.count("/")):
+        options = there.pop(mount.destination, None)
+        if options is None:
+            continue
+        is_restricted = "ro" in options or "ro" not in mount.options
+        if is_restricted and _reads_the_nodes(content, mount):
+            ours.append(mount.as_oci(os.path.isdir(mount.source)))
+        else:
+            foreign.append({"destination": mount.destination, "type": "bind", "source": "", "options": options})
+    below = [path for path in there if any(is_below(path, mount.destination) for mount in reserved)]
+    foreign += [{"destination": path, "type": "bind", "source": "", "options": there[path]} for path in below]
+    return foreign + ours
+
+
+def _reads_the_nodes(content: Callable[[str], bytes], mount: Mount) -> bool:
+    """Whether the first file of a mount has the node's content: `hostile.mounts` lack it, or have none in it."""
+    source = mount.source.rstrip("/")
+    paths = sorted(Path(source).rglob("*")) if os.path.isdir(source) else [Path(source)]
+    file = next((path for path in paths if path.is_file() and not path.is_symlink()), None)
+    try:
+        return file is None or content(mount.destination + str(file)[len(source) :]) == file.read_bytes()
+    except NodeError:  # it is not there
+        return False
 
 
 def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, object]]:

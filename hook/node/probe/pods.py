@@ -279,6 +279,10 @@ class Pod:
             raise Unsupported("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
         return found[1]
 
+    def content(self, path: str, env: Pairs = ()) -> bytes:
+        """The sandbox image has no program that reads a file. Raises Unsupported."""
+        raise Unsupported("its image has no program that reads a file")
+
     def annotations(self) -> dict[str, str]:
         """Returns the annotations of its config.json: the shim's, or conmon's, working directory is a bundle."""
         parent = stat_of(self.pid)[1]

@@ -38,7 +38,17 @@ from hook.node.probe.report import (
     Tried,
 )
 from hook.node.probe.retry import refusal, run_probe, translate_exit
-from hook.node.probe.starter import ContainerGone, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported, scratch
+from hook.node.probe.starter import (
+    ContainerGone,
+    NotRemoved,
+    NotStarted,
+    Pairs,
+    Running,
+    Starter,
+    Unsupported,
+    in_sentry,
+    scratch,
+)
 
 BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
 """Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent
@@ -270,7 +280,10 @@ class Attempt:
         if seen.decided is None:
             reserved = [mount for match in self.matches for mount in match.rule.mounts]
             rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
-            mounts_there = observe.mounts(running.pid, reserved)
+            if in_sentry(running.pid):
+                mounts_there = observe.in_sentry(running.content, reserved)
+            else:
+                mounts_there = observe.mounts(running.pid, reserved)
             there = Start(running.environ(), mounts_there, device_rules=rules, shared_processes="")
             seen.decided = plan(self.policy, Container(self.starter.identity, there, self.facts), self.matches)
         if (env or mounts) and seen.executed is None:

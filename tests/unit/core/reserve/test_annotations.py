@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hook.core.container.identity import Identity
 from hook.core.facts import Container
 from hook.core.plan import Plan, plan
 from hook.core.reserve import STEERING
@@ -119,6 +120,20 @@ def test_without_a_rule_that_applies_they_stay() -> None:
     assert (left, found.is_empty()) == (STEERS, True)
     found, left = unsteered({"run.oci.x": "1"}, {"name": "n", "annotations": [{"name": "run.oci.*", "absent": True}]})
     assert ([edit.rule for edit in found.edits], left) == (["n"], {})
+
+
+@pytest.mark.parametrize(("namespace", "stays"), [("default", False), ("other", True)])
+def test_excluded_sandbox_loses_what_gvisor_takes_for_each_container_of_the_pod(namespace: str, stays: bool) -> None:
+    given = {"dev.gvisor.spec.mount.a.type": "tmpfs", "run.oci.x": "1"}
+    rule = {"name": "r", "match": {"namespaces": ["default"], "containerTypes": ["container"]}}
+    sandbox = Identity("containerd", True, namespace=namespace, pod="p", uid="u", types=("sandbox",))
+    made = container(identity=sandbox)
+    made.start.annotations = dict(given)
+    rules = {**rule, "env": [{"name": "A", "value": "b"}]}
+    found = plan(policy(rules, exclude={"containerTypes": ["sandbox"]}), made)
+    found.apply(made.start)
+    assert (found.excluded, made.start.env) == ("container type sandbox", [])
+    assert made.start.annotations == (given if stays else {"run.oci.x": "1"})
 
 
 def test_too_many_of_them_refuse_the_container() -> None:

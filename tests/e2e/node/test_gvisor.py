@@ -1,0 +1,100 @@
+"""`reassert node` where docker and podman have gVisor's runsc beside runc: wired, verified, and unwired."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+
+import pytest
+
+from e2e.cri.images import HOSTILE, write_images
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot
+from e2e.node.files import differences
+from e2e.node.wired import PACKAGED, package
+from e2e.support import need
+
+ARGUMENTS = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+    mounts:
+    - {hostPath: /etc/company, mountPath: /etc/ssl}
+"""
+FILES = {
+    "/etc/docker/daemon.json": json.dumps(
+        {
+            "runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ARGUMENTS}},
+            "bridge": "none",
+            "iptables": False,
+            "ip-forward": False,
+            "storage-driver": "vfs",
+        }
+    ),
+    "/etc/reassert/policy.yaml": POLICY,
+    "/etc/company/company.crt": "company\n",
+    "/usr/local/bin/runsc-here": f'#!/bin/sh\nexec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"\n',
+    "/etc/containers/containers.conf.d/10-gvisor.conf": '[engine.runtimes]\nrunsc = ["/usr/local/bin/runsc-here"]\n',
+}
+TOPS = ("/etc", "/opt", "/usr/local")
+ENV = "--env=REQUESTS_CA_BUNDLE=/tmp/evil"
+SHOW = "echo $REQUESTS_CA_BUNDLE; ls /etc/ssl; grep ' /etc/ssl ' /proc/mounts | cut -d ' ' -f 3,4 | cut -d , -f 1"
+LEFT_ALONE = "/tmp/evil\ncerts\n"
+CORRECTED = "/etc/ssl/certs/ca-certificates.crt\ncompany.crt\n9p ro\n"
+COMMANDS = {
+    "docker": ["docker"],
+    "podman": ["podman", "--cgroup-manager=cgroupfs"],
+}
+LIMITS = {
+    "docker": ["--network=none"],
+    "podman": ["--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"],
+}
+
+
+@pytest.fixture(scope="module")
+def node(module_boot: Boot) -> BootedNode:
+    """A node with both engines and with runsc, which is one static program."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
+    node = module_boot("bookworm", files=FILES, docker=True, images=False)
+    shutil.copy("/usr/bin/runsc", node.directory / "runsc")
+    node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
+    node.run("chmod", "755", "/usr/local/bin/runsc-here")
+    package(node)
+    for archive in write_images(node.directory):
+        for engine in ("docker", "podman"):
+            node.run(engine, "load", "--input", str(archive))
+    return node
+
+
+@pytest.mark.parametrize("engine", ["docker", "podman"])
+def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, engine: str) -> None:
+    def call(*arguments: str) -> str:
+        return node.run(*COMMANDS[engine], *arguments).stdout
+
+    def probe() -> str:
+        return call("run", "--rm", "--runtime=runsc", *LIMITS[engine], ENV, "--entrypoint", "sh", HOSTILE, "-c", SHOW)
+
+    before = node.snapshot(TOPS)
+    assert probe() == LEFT_ALONE
+    done = node.run(PACKAGED, "node", "install", "--engine", engine)
+    try:
+        assert "runsc" in done.stdout
+        assert probe() == CORRECTED
+        call("run", "--detach", "--name", "stays", "--runtime=runsc", *LIMITS[engine], ENV, HOSTILE)
+        assert call("exec", ENV, "stays", "sh", "-c", SHOW) == CORRECTED
+        call("rm", "--force", "stays")
+        said = json.loads(node.run(PACKAGED, "node", "verify", "--engine", engine, "--output=json", check=False).stdout)
+        [handler] = [one for one in said["handlers"] if one["name"] == "runsc"]
+        assert (handler["result"], handler["exec"]) == ("protected", "protected"), said
+        assert handler["starts"] == {"warm": "protected", "cold": "protected"}
+    finally:
+        node.run(PACKAGED, "node", "uninstall", "--engine", engine)
+    assert differences(before, node.snapshot(TOPS)) == []
+    assert probe() == LEFT_ALONE
