@@ -15,6 +15,7 @@ import pytest
 
 from e2e.runtimes import hook_entry, real_runtime
 from e2e.support import POLICY, TOP, WANTED, Bundle, Node, need, run
+from e2e.test_precreate import Podman, podman, working_podman  # noqa: F401  # fixtures
 
 ROOT = TOP / "build/roots/forky"
 EACH = ("runc", "runc-trixie", "runc-forky", "crun-forky")
@@ -122,3 +123,52 @@ def test_hook_refuses_it_under_runc_and_crun_calls_no_hook(node: Node, bundle: B
         else:
             assert (environ, REASON in said) == ([], True), said
             assert [event["event"] for event in node.logged()] == ["container.denied"]
+
+
+STAND_IN = """#!/bin/sh
+case " $* " in
+*" checkpoint "*)
+  for word; do
+    case $last in
+    --image-path) mkdir -p "$word" && touch "$word/inventory.img" ;;
+    --work-path) touch "$word/dump.log" ;;
+    esac
+    last=$word
+  done
+  exec /usr/bin/crun kill "$last" KILL
+  ;;
+*" restore "*)
+  echo "$*" >> LOG
+  exit 1
+  ;;
+esac
+exec /usr/bin/crun "$@"
+"""
+"""crun, as podman sees one that is built with criu. What it is asked to restore is written down."""
+
+
+@pytest.mark.parametrize("rules", ["reserved", "none"])
+def test_podman_cannot_import_a_checkpoint_where_something_is_reserved(
+    podman: Podman,  # noqa: F811  # that fixture
+    node: Node,
+    rules: str,
+) -> None:
+    log, real, archive = node.directory / "log.txt", node.directory / "crun", node.directory / "x.tar"
+    real.write_text(STAND_IN.replace("LOG", str(log)))
+    real.chmod(0o755)
+    podman.configure(str(real))
+    image = node.directory / "image.tar"
+    run("tar", "-C", str(podman.rootfs), "-cf", str(image), ".")
+    podman("import", str(image), "image:1")
+    node.compile(POLICY if rules == "reserved" else POLICY.partition("  rules:")[0] + "  rules: []\n")
+    try:
+        podman("run", "--detach", "--name=v", f"--env={EVIL}", "localhost/image:1", "/bin/sleep", "60")
+        podman("container", "checkpoint", "--compress=none", f"--export={archive}", "v")
+        podman("rm", "--force", "--time=0", "v")
+        podman.configure(node.dispatcher(str(real)))
+        done = podman("container", "restore", f"--import={archive}", "--name=w", check=False)
+        assert done.returncode != 0
+        assert (REASON in done.stderr, log.exists()) == ((True, False) if rules == "reserved" else (False, True))
+    finally:
+        podman("rm", "--all", "--force", "--time=0", check=False)
+        podman("rmi", "--force", "localhost/image:1", check=False)
