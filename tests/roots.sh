@@ -16,6 +16,7 @@ set_up() { # SUITE or trust
   packages=containerd,runc,crun,busybox-static,systemd,dbus
   case $suite in
   bookworm) packages=$packages,docker.io,podman,netavark ;; # debootstrap does not resolve container-network-stack
+  forky) packages=$packages,criu,libcriu2 ;; # bookworm's does not run on Linux 6.18
   trust)
     suite=bookworm
     packages=openssl,ca-certificates,curl,wget,git,python3,nodejs,ca-certificates-java,openjdk-17-jdk-headless
