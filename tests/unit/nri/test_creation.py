@@ -219,3 +219,10 @@ def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:
     request.container.annotations["io.kubernetes.cri-o.Image"] = "registry.example/app:1"
     assert identify(request.pod, request.container, "cri-o").image == "registry.example/app:1"
     assert identify(request.pod, request.container, "containerd").image is None
+
+
+def test_what_a_runtime_does_not_say_is_unknown() -> None:
+    request = create_request([], name="", pod={"name": "", "namespace": "", "uid": ""})
+    found = identify(request.pod, request.container, "containerd")
+    assert (found.namespace, found.pod, found.uid, found.container, found.image) == (None,) * 5
+    assert (found.kubernetes, found.cdi) == (True, identify(request.pod, request.container, "cri-o").cdi)
