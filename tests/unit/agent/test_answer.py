@@ -524,3 +524,37 @@ WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
 def test_hook_without_a_state_refuses(agent: Agent, given: bytes) -> None:
     found = hook(agent, "createRuntime", given)
     assert found.startswith(protocol.ANSWER + b"\0R\x01reassert: refused a container: the OCI state on stdin")
+
+
+# -- probes
+
+
+def test_probe_of_node_verify_is_counted_apart_and_cold_where_it_is_to_be(
+    agent: Agent, here: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = agent.directory / "probes"
+    monkeypatch.setattr("hook.core.events.PROBES", str(marks))
+    counted: list[bool] = []
+
+    class Counts(NoMetrics):
+        def unchanged(self, adapter: str, probe: bool) -> None:
+            counted.append(probe)
+
+    agent.memory.starts.metrics = Counts()
+    name = "0a" * 32
+    (agent.directory / "unchanged").mkdir()
+    (agent.directory / "unchanged/config.json").write_text(json.dumps(config(["CA=/ca.pem"])))
+
+    def asked() -> bytes:
+        return agent.ask(agent.frame("create", "--bundle", f"{agent.directory}/unchanged", name), here)
+
+    given = state(agent, capabilities={"bounding": []}).replace(b'"0a"', f'"{name}"'.encode())
+    assert asked() == protocol.go()
+    assert len(agent.memory.starts.as_json()) == 1
+    marks.mkdir()
+    (marks / name).touch()
+    assert asked() == protocol.go()
+    assert counted == [False, True]
+    assert [len(each["starts"]) for each in agent.memory.starts.as_json()] == [1], "it is no start of the node's users"
+    (marks / name).write_text(protocol.COLD_PROBE)
+    assert cold(asked) == cold(hook, agent, "createRuntime", given) == "probe"
