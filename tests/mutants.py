@@ -198,8 +198,10 @@ class Tests:
                 if name.startswith("tests/" + ("unit" if tier == "unit" else "e2e")) and not name.startswith(NEVER):
                     files[name.partition("::")[0]][name] = None
             if files:
-                rounds = zip_longest(*(sorted(names) for _, names in sorted(files.items())))
-                return list(islice((name for turn in rounds for name in turn if name), MOST[tier]))
+                near = [names for file, names in sorted(files.items()) if is_near(file, mutant.path)]
+                far = [names for file, names in sorted(files.items()) if not is_near(file, mutant.path)]
+                rounds = (zip_longest(*map(sorted, some)) for some in (near, far))
+                return list(islice((name for turn in chain(*rounds) for name in turn if name), MOST[tier]))
         if tier == "unit":
             return []
         known = max((start for start in ENGINE_TESTS if mutant.path.startswith(start)), key=len)
@@ -211,6 +213,11 @@ class Tests:
         nodes = ast.walk(ast.parse((self.root / mutant.path).read_text()))
         spans = [(n.lineno, (n.end_lineno or 0) + 1) for n in nodes if isinstance(n, ast.FunctionDef | ast.ClassDef)]
         return max((span for span in spans if span[0] <= mutant.line < span[1]), default=(0, 0))
+
+
+def is_near(test: str, path: str) -> bool:
+    """Whether a test is in the directory of tests/unit that has the name of a module's."""
+    return str(Path(test.partition("::")[0]).parent) == str(Path("tests/unit") / Path(path).parent.relative_to("hook"))
 
 
 class Runner:
@@ -296,6 +303,15 @@ class Runner:
                     return {**result, "fate": "types"}
                 continue
             tests = self.options.tests or self.tests.of(mutant, tier)
+            near = [
+                test
+                for test in tests
+                if tier == "unit" and not mutant.path.endswith(".c") and is_near(test, mutant.path)
+            ]
+            if near and near != tests:  # most die of these, which are collected in a moment
+                outcome, test = self.run(top, near, tier, self.options.cpu)
+                if outcome in ("failed", "stalled"):
+                    return {**result, "fate": tier, "by": test or outcome}
             outcome, test = self.run(top, tests, tier, self.options.cpu)
             if outcome == "long":  # for the tests, or for the mutant?
                 began = os.times()

@@ -66,12 +66,12 @@ class Agent:
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(own_directories).result()
 
-    def frame(self, *arguments: str, kind: str = "runtime", **other: str) -> bytes:
+    def frame(self, *arguments: str, kind: str = "runtime", runtime_directory: str = "", **other: str) -> bytes:
         """A request as front sends it."""
         paths = (self.memory.source, self.memory.directory, self.memory.events)
         named = dict(zip(("policy", "store", "events"), paths, strict=True)) | {"version": __version__} | other
         head = [protocol.REQUEST.decode(), named["version"], kind, "/real", *(named[k] for k in ("policy", "store"))]
-        return ("\0".join([*head, named["events"], "", "", *arguments]) + "\0").encode()
+        return ("\0".join([*head, named["events"], "", runtime_directory, *arguments]) + "\0").encode()
 
     def connected(self, frame: bytes | None = None, *fds: int) -> socket.socket:
         """A connection, with what was sent."""
@@ -392,6 +392,20 @@ def test_create_is_corrected_and_the_real_runtime_runs(agent: Agent, here: int) 
     assert agent.ask(agent.frame("--version"), here) == protocol.go()
 
 
+def test_exec_is_corrected_where_the_callers_runtime_keeps_its_state(agent: Agent, here: int) -> None:
+    """crun below XDG_RUNTIME_DIR, which is the caller's and not the agent's."""
+    agent.write()
+    assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
+    status, process = agent.directory / "crun/0a/status", agent.directory / "process.json"
+    status.parent.mkdir(parents=True)
+    status.write_text(json.dumps({"bundle": str(agent.bundle)}))
+    for directory, env in (("", "CA=/tmp/x"), (str(agent.directory), "CA=/ca.pem")):
+        process.write_text('{"env": ["CA=/tmp/x"]}')
+        found = agent.ask(agent.frame("exec", "--process", str(process), "0a", runtime_directory=directory), here)
+        assert (found == protocol.go()) == bool(directory), found
+        assert json.loads(process.read_text())["env"] == [env]
+
+
 def test_refusal_has_the_words_and_the_status_of_a_cold_start(agent: Agent, here: int) -> None:
     agent.config.write_text("{")
     found = agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here)
@@ -510,3 +524,37 @@ WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
 def test_hook_without_a_state_refuses(agent: Agent, given: bytes) -> None:
     found = hook(agent, "createRuntime", given)
     assert found.startswith(protocol.ANSWER + b"\0R\x01reassert: refused a container: the OCI state on stdin")
+
+
+# -- probes
+
+
+def test_probe_of_node_verify_is_counted_apart_and_cold_where_it_is_to_be(
+    agent: Agent, here: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = agent.directory / "probes"
+    monkeypatch.setattr("hook.core.events.PROBES", str(marks))
+    counted: list[bool] = []
+
+    class Counts(NoMetrics):
+        def unchanged(self, adapter: str, probe: bool) -> None:
+            counted.append(probe)
+
+    agent.memory.starts.metrics = Counts()
+    name = "0a" * 32
+    (agent.directory / "unchanged").mkdir()
+    (agent.directory / "unchanged/config.json").write_text(json.dumps(config(["CA=/ca.pem"])))
+
+    def asked() -> bytes:
+        return agent.ask(agent.frame("create", "--bundle", f"{agent.directory}/unchanged", name), here)
+
+    given = state(agent, capabilities={"bounding": []}).replace(b'"0a"', f'"{name}"'.encode())
+    assert asked() == protocol.go()
+    assert len(agent.memory.starts.as_json()) == 1
+    marks.mkdir()
+    (marks / name).touch()
+    assert asked() == protocol.go()
+    assert counted == [False, True]
+    assert [len(each["starts"]) for each in agent.memory.starts.as_json()] == [1], "it is no start of the node's users"
+    (marks / name).write_text(protocol.COLD_PROBE)
+    assert cold(asked) == cold(hook, agent, "createRuntime", given) == "probe"

@@ -241,9 +241,9 @@ class Front:
         self.file.chmod(0o755)
 
     def run(
-        self, *arguments: str, stdin: bytes = b"the state", answer: bytes | None = None
+        self, *arguments: str, stdin: bytes = b"the state", answer: bytes | None = None, user: int = 0
     ) -> tuple[int, bytes, bytes]:
-        """Exit status, standard output and error. `answer`: of the agent that listens; None: nobody does."""
+        """Exit status, standard output and error. `answer`: of the agent that listens as `user`; None: nobody does."""
         environment = {"XDG_RUNTIME_DIRECTORY": "no", "XDG_RUNTIME_DIR": "/run/user/0", "PATH": os.defpath}
         command = [str(self.file), *arguments]
         if answer is None:
@@ -251,7 +251,11 @@ class Front:
             return done.returncode, done.stdout, done.stderr
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(str(self.socket))
+            if user:
+                os.seteuid(user)
             listener.listen()
+            if user:
+                os.seteuid(0)
             thread = threading.Thread(target=self._answer, args=(listener, answer))
             thread.start()
             done = subprocess.run(command, input=stdin, capture_output=True, env=environment, cwd=self.directory)
@@ -321,6 +325,14 @@ def test_a_cold_start_says_its_reason_and_reads_the_state_again(tmp_path: Path, 
     assert reason(protocol.go() + b"\0") == "broken"
     long = Front(tmp_path / "deep", front, name="s" * 108)
     assert long.run("x", answer=None)[1] == b"--cold=absent|x|the state"
+
+
+@pytest.mark.users
+def test_an_agent_of_another_user_is_not_obeyed(tmp_path: Path, front: Path) -> None:
+    hook = Front(tmp_path, front)
+    assert hook.run("x", answer=protocol.go())[0] == 0
+    assert hook.run("x", answer=protocol.go(), user=65534)[1] == b"--cold=peer|x|the state"
+    assert not hook.run("x", answer=protocol.refused(1, "why\n"), user=65534)[2]
 
 
 @pytest.mark.root

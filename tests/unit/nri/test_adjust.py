@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.core.container.start import Start
@@ -17,7 +17,7 @@ from hook.core.plan import Plan, plan
 from hook.core.reserve import Edit
 from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
-from hook.nri.adjust import Adjustment, adjust, predicted_mounts, still_wrong
+from hook.nri.adjust import Adjustment, adjust, in_order, predicted_mounts, still_wrong
 from unit.nri.support import RESPONSE
 from unit.support import POD, bind, policy
 
@@ -64,6 +64,7 @@ names = st.sampled_from(["GPU", "A"])
 entries = st.lists(st.tuples(names, st.sampled_from(["void", "all", None])), max_size=5)
 
 
+@example([("GPU", None)], None, False)
 @given(entries, st.sampled_from(["void", None]), st.booleans())
 def test_a_container_either_gets_what_the_policy_wants_or_is_refused(
     pairs: list[tuple[str, str | None]], value: str | None, more: bool
@@ -83,6 +84,14 @@ def test_absent_name_without_a_value_goes_with_what_else_is_set() -> None:
     container = Container(POD, Start(["GPU"], []))
     adjustment, denials = adjust(planned(container, gpu(None), other), container, True)
     assert (adjustment.env, denials) == ({"OTHER": "1"}, [])
+
+
+def test_name_that_nri_takes_for_a_removal_is_refused() -> None:
+    rule = {"name": "gpu", "env": [{"name": "-GPU", "value": "1"}]}
+    container = Container(POD, Start(["GPU=all"], []))
+    adjustment, [denial] = adjust(planned(container, rule), container, True)
+    assert adjustment.env == {}
+    assert "it takes a name that begins with - for a removal" in denial.message
 
 
 class Rlimit(Edit):
@@ -145,7 +154,8 @@ def test_ours_is_what_the_container_sees(ca: Path, paths: list[str], removes: bo
     found, denials = mounts_after(paths, ca, removes)
     assert denials == []
     assert ("/etc/ssl", str(ca)) in found
-    assert all(source.startswith(str(ca)) for _, source in found)
+    wanted = {"/etc/ssl/certs": f"{ca}/certs"}
+    assert all(source == wanted.get(at, str(ca)) for at, source in found)
 
 
 def test_a_mount_below_goes_where_nri_can_remove_it(ca: Path) -> None:
@@ -162,6 +172,23 @@ def test_where_it_cannot_and_we_have_no_such_part_the_container_is_refused(ca: P
 def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:
     """NRI replaces the first; which of the others comes last is its sorting's affair."""
     assert mounts_after(["/etc/ssl", "/etc/ssl"], ca, True)[1]
+    container = Container(POD, Start([], [bind("/etc/ssl/certs"), bind("/etc/ssl/certs")]))
+    adjustment, [denial] = adjust(planned(container, company(ca)), container, True)
+    assert adjustment.removed == ["/etc/ssl/certs"]
+    assert "mount /etc/ssl/certs conflicts" in denial.message
+
+
+def test_mounts_are_in_order_of_their_depth_and_then_of_their_text() -> None:
+    paths = ["/b/../b/c", "/c", "d", "/a/b/c", "/a/b", "//a", "/"]
+    assert [mount["destination"] for mount in in_order([bind(path) for path in paths])] == [
+        "d",
+        "/",
+        "//a",
+        "/c",
+        "/a/b",
+        "/b/../b/c",
+        "/a/b/c",
+    ]
 
 
 def test_what_is_let_through_stays(ca: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from hook.core.base.errors import Unacceptable
+from hook.core.container.identity import APP_TYPES
 from hook.nri import ttrpc
 from hook.nri.creation import identify
 from hook.nri.requested import Mounts
@@ -219,3 +220,13 @@ def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:
     request.container.annotations["io.kubernetes.cri-o.Image"] = "registry.example/app:1"
     assert identify(request.pod, request.container, "cri-o").image == "registry.example/app:1"
     assert identify(request.pod, request.container, "containerd").image is None
+
+
+def test_what_a_runtime_does_not_say_is_unknown() -> None:
+    request = create_request([], name="", pod={"name": "", "namespace": "", "uid": ""})
+    found = identify(request.pod, request.container, "containerd")
+    assert (found.namespace, found.pod, found.uid, found.container, found.image) == (None,) * 5
+    assert found.types == APP_TYPES
+    request.container.annotations["io.kubernetes.container.type"] = "sandbox"
+    assert identify(request.pod, request.container, "containerd").types == APP_TYPES
+    assert (found.kubernetes, found.cdi) == (True, identify(request.pod, request.container, "cri-o").cdi)

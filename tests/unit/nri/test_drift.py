@@ -52,6 +52,7 @@ def test_containers_that_run_or_are_paused_are_compared(plugin: Running, root_di
     asked = [container(f"c{state}", state=state, source=root_dir) for state in range(5)]
     assert drifted(plugin, *asked) == {"c2": ["GPU"], "c3": ["GPU"]}
     assert drifted(plugin, *asked, pods=[]) == {}, "nothing is known of a pod that is not listed"
+    assert plugin.metric("reassert_errors_total", kind="decision") is None
     assert plugin.metric("reassert_drift_total", rule="gpu", kind="env") == 2
 
 

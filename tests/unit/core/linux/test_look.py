@@ -16,7 +16,7 @@ import pytest
 from hook.core.base.mountinfo import Row, mount_table
 from hook.core.container.spec import Spec
 from hook.core.linux.idmap import protect
-from hook.core.linux.look import View, look
+from hook.core.linux.look import View, look, look_at_processes
 from hook.core.linux.mountns import own_directories
 from hook.core.reserve import PlaceMount
 from unit.support import spec
@@ -365,3 +365,17 @@ def test_masked_path_in_a_volume_that_may_be_above_starts(node: Node) -> None:
     node.mount("/vol", node.share)
     [reason] = node.look(edit, of=spec(linux={"maskedPaths": ["/etc/masked/x", "/vol/x"]}))
     assert reason.startswith(f"masked path /vol/x {IN_VOLUME}")
+
+
+@pytest.mark.parametrize(("below", "shows"), [("", True), ("/PID", True), ("/PID/task", True), ("/PID/net", False)])
+def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: bool) -> None:
+    def said(root: Path) -> list[tuple[str, str]]:
+        found = node._caller.submit(look_at_processes, node.pid, str(root), "alone").result()
+        return [(reason.rule, reason.message) for reason in found]
+
+    assert said(node.rootfs) == []
+    (node.rootfs / "vol/etc").mkdir()
+    for at in ("/vol/etc", "/vol"):
+        node.mount(at, "/proc" + below.replace("PID", str(os.getpid())))
+        why = "the container has the node's processes in the volume /vol/etc, and sharedProcesses is Refuse"
+        assert said(node.rootfs) == ([("alone", why)] if shows else []), "the first of them"

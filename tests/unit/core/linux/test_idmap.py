@@ -1,0 +1,217 @@
+"""Read-only reserved mounts are replaced by idmapped ones in a mount namespace with real mounts, or it is said why."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.core.base.errors import Unacceptable, named
+from hook.core.linux.idmap import FILES, protect, remountable
+from hook.core.reserve import PlaceMount
+from unit.core.linux.test_look import MS_BIND, MS_REC, Node, Stop, libc, stop
+from unit.support import spec
+
+pytestmark = pytest.mark.users  # setns(2), as in test_look
+
+MS_REMOUNT, MS_SHARED = 1 << 5, 1 << 20
+BY_OWNER = "can be read by its owner alone"
+NO_FILE = "is neither a file nor a directory"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    tmp_path.chmod(0o755)
+    node = Node(tmp_path)
+    (node.source / "ca.pem").write_text("of the node")
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        yield node
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        node.close()
+
+
+def protected(node: Node, *edits: PlaceMount, pid: int = 0, before: Any = lambda: None) -> list[str]:
+    """Why mounts stay as they are."""
+    arguments = pid or node.pid, str(node.rootfs), edits, spec(), before
+    return list(node._caller.submit(protect, *arguments).result())
+
+
+def idmapped(node: Node, at: str) -> list[bool]:
+    """Of each mount at a path, the upper ones first."""
+    return ["idmapped" in row.options for row in reversed(node.rows(at))]
+
+
+def written(node: Node, file: str) -> str:
+    """Why a process of the container cannot write a file, once it has made the mount writable. It has all rights."""
+
+    def work() -> str:
+        at = f"{node.rootfs}{os.path.dirname(file)}".encode()
+        assert libc.mount(None, at, None, ctypes.c_ulong(MS_REMOUNT | MS_BIND), None) == 0
+        try:
+            Path(f"{node.rootfs}{file}").write_text("of the container")
+        except OSError as error:
+            return os.strerror(error.errno or 0)
+        return ""
+
+    return str(node.within(work))
+
+
+@pytest.fixture
+def edit(node: Node) -> PlaceMount:
+    edit = node.edit("/etc/ssl", "ro")
+    assert node.look(edit, before=lambda: None) == []
+    if protected(node, edit):
+        pytest.skip("needs a kernel and a file system that make idmapped mounts")
+    node.within(lambda: libc.umount2(f"{node.rootfs}/etc/ssl".encode(), 2))
+    assert node.look(edit, before=lambda: None) == []
+    return edit
+
+
+def test_mount_is_replaced_once_by_one_that_nobody_can_write_through(node: Node, edit: PlaceMount) -> None:
+    assert idmapped(node, "/etc/ssl") == [False]
+    with pytest.raises(Stop):
+        protected(node, edit, before=stop)
+    assert idmapped(node, "/etc/ssl") == [False]
+    for _ in range(2):
+        assert protected(node, edit) == []
+        assert idmapped(node, "/etc/ssl") == [True]
+        assert node.look(edit) == [], "it is the reserved one"
+    assert node.within((node.rootfs / "etc/ssl/ca.pem").read_text) == "of the node"
+    assert written(node, "/etc/ssl/ca.pem")
+    assert (node.source / "ca.pem").read_text() == "of the node"
+
+
+def test_mount_that_is_not_replaced_can_be_written_through(node: Node, edit: PlaceMount) -> None:
+    assert written(node, "/etc/ssl/ca.pem") == ""
+
+
+def test_what_came_with_the_source_is_replaced_and_a_volume_below_is_kept(node: Node) -> None:
+    (node.source / "let").mkdir()
+    node.mount(f"{node.source}/sub")
+    node.within(lambda: (node.source / "sub/file").write_text("below"))
+    edit = node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/let"}))
+    node.mount("/etc/ssl", node.source)
+    node.mount("/etc/ssl/let", node.share)
+    node.mount("/etc/ssl/let/a", node.share)  # goes with the one that it is on
+    assert node.look(edit) == []
+    assert protected(node, edit) == []
+    found = {at: idmapped(node, f"/etc/ssl{at}") for at in ("", "/sub", "/let", "/let/a")}
+    assert found == {"": [True], "/sub": [True], "/let": [False], "/let/a": [False]}
+    assert node.look(edit) == []
+    assert node.within((node.rootfs / "etc/ssl/sub/file").read_text) == "below"
+    assert set(node.within(lambda: os.listdir(node.rootfs / "etc/ssl/let"))) == {"a", "b"}
+
+
+def test_reserved_mounts_in_each_other_are_replaced(node: Node, edit: PlaceMount) -> None:
+    inner = node.edit("/etc/ssl/sub", "ro")
+    node.mount("/etc/ssl/sub", node.source)
+    assert node.look(edit, inner) == []
+    assert protected(node, edit, inner) == []
+    assert [idmapped(node, at) for at in ("/etc/ssl", "/etc/ssl/sub")] == [[True], [True]]
+
+
+def test_mount_that_another_one_hides_stays_behind(node: Node, edit: PlaceMount) -> None:
+    node.mount("/etc/ssl/sub", node.share)
+    node.mount("/etc/ssl/sub", node.source)
+    assert protected(node, node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
+    assert idmapped(node, "/etc/ssl/sub") == [False]
+    assert node.within((node.rootfs / "etc/ssl/sub/ca.pem").exists)
+
+
+def test_only_read_only_mounts_of_the_policy_are_replaced(node: Node, edit: PlaceMount) -> None:
+    others = node.edit(), node.edit("/etc/ssl", "ro", mount=None), node.edit("/etc/ssl", "ro", origin="plugin")
+    assert protected(node, *others, before=stop) == []
+    with subprocess.Popen(["unshare", "--user", "--mount", "sleep", "60"]) as other:
+        while os.readlink(f"/proc/{other.pid}/ns/user") == os.readlink("/proc/self/ns/user"):
+            os.sched_yield()
+        assert protected(node, edit, pid=other.pid, before=stop) == [], "its root can write less than the node's"
+        other.kill()
+    assert idmapped(node, "/etc/ssl") == [False]
+
+
+def test_one_that_would_appear_on_the_node_stays(node: Node, edit: PlaceMount) -> None:
+    node.within(lambda: libc.mount(b"none", str(node.rootfs).encode(), None, ctypes.c_ulong(MS_SHARED), None))
+    assert protected(node, edit) == ["/etc/ssl: its mount would appear on the node (mountPropagation: Bidirectional)"]
+    assert idmapped(node, "/etc/ssl") == [False]
+
+
+def test_one_that_holds_the_containers_own_root_stays(node: Node) -> None:
+    top = node.source.parent
+    mount = {"destination": "/vol", "source": str(top), "options": ["rbind", "ro"]}
+    node.mount("/vol", top, MS_BIND | MS_REC)
+    found = protected(node, node.edit("/vol", mount=mount))
+    assert found == ["/vol: the container's own root is below it on the node"]
+
+
+def test_file_system_that_cannot_be_idmapped_is_said(node: Node, edit: PlaceMount) -> None:
+    source = Path("/proc/sys/fs/epoll")
+    mount = {"destination": "/vol", "source": str(source), "options": ["rbind", "ro"]}
+    node.mount("/vol", source)
+    [found] = protected(node, node.edit("/vol", mount=mount), edit)
+    assert found.startswith("/vol: it cannot be idmapped: ")
+    assert (idmapped(node, "/vol"), idmapped(node, "/etc/ssl")) == ([False], [True])
+    assert remountable(str(source)).startswith("it cannot be idmapped: ")
+
+
+def mode(path: str, bits: int) -> Any:
+    return lambda source: (source / path).chmod(bits)
+
+
+@pytest.mark.parametrize(
+    ("change", "at", "why"),
+    [
+        (mode("ca.pem", 0o600), "/ca.pem", BY_OWNER),
+        (mode("ca.pem", 0o640), "/ca.pem", BY_OWNER),
+        (mode("ca.pem", 0o444), "", ""),
+        (mode("ca.pem", 0o755), "", ""),
+        (mode("ca.pem", 0o744), "/ca.pem", BY_OWNER),
+        (mode("ca.pem", 0o654), "/ca.pem", BY_OWNER),
+        (mode("ca.pem", 0o004), "", ""),
+        (mode("ca.pem", 0o000), "/ca.pem", BY_OWNER),
+        (mode("", 0o700), "", BY_OWNER),
+        (mode("", 0o754), "", BY_OWNER),
+        (mode("", 0o005), "", ""),
+        (mode("sub", 0o000), "/sub", BY_OWNER),
+        (lambda source: os.mkfifo(source / "sub/fifo"), "/sub/fifo", NO_FILE),
+        (lambda source: (source / "link").symlink_to("/none"), "", ""),
+        (lambda source: (source / "ca.pem").rename(source / "sub/ca.pem"), "", ""),
+        (lambda source: (source / "ca.pem").unlink(), "", "has no file yet"),
+    ],
+)
+def test_what_would_be_read_otherwise_than_on_the_node_stays(
+    node: Node, edit: PlaceMount, change: Any, at: str, why: str
+) -> None:
+    change(node.source)
+    said = f"{named(f'{node.source}{at}')} {why}"
+    assert protected(node, edit) == ([f"/etc/ssl: {said}"] if why else [])
+    assert idmapped(node, "/etc/ssl") == [not why]
+    assert not why or remountable(str(node.source)) == said
+
+
+def test_many_files_are_not_all_looked_at(node: Node, edit: PlaceMount) -> None:
+    for number in range(FILES - 2):  # beside a file and a directory
+        (node.source / f"sub/{number}").touch()
+    assert protected(node, edit) == []
+    assert idmapped(node, "/etc/ssl") == [True]
+    (node.source / "one more").touch()
+    assert remountable(str(node.source)) == f"{named(str(node.source))} has more than {FILES} files"
+
+
+def test_what_a_container_could_do_is_known_without_one(node: Node, edit: PlaceMount) -> None:
+    """Newer kernels have a system call that makes a copy without the mapping."""
+    assert remountable(str(node.source)) in ("", "open_tree_attr(2) of this kernel takes the mapping off")
+    assert (node.source / "ca.pem").read_text() == "of the node"
+
+
+def test_place_that_was_changed_meanwhile_refuses_the_container(node: Node, edit: PlaceMount) -> None:
+    node.within(lambda: (node.rootfs / "etc/link").symlink_to("/etc/none"))
+    gone = node.edit("/etc/link", "ro")
+    with pytest.raises(Unacceptable, match="cannot be replaced by an idmapped mount"):
+        protected(node, gone)
