@@ -451,6 +451,7 @@ UNREACHED: dict[str, str] = {
     "container/nodes.py directories_above": _NODES,
     "facts/exclusive.py": _NODES,
     "reserve/allocated.py": _ALLOCATED,
+    "reserve/annotations.py of_sandbox": "one pass over the policy's rules",
     "reserve/devices.py PlaceDevice.is_same_node": "loops over three names",
     "reserve/devices.py PlaceDevice.may_be_used": _ALLOCATED,
     "container/runtime_records.py _sandbox_state": "one pass over gVisor's directory of states",
