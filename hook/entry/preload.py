@@ -9,6 +9,7 @@ import fcntl
 import json.decoder
 import zlib
 
+from hook.core import audited
 from hook.core.base import journal, logfile, text, urls
 from hook.core.container import allocation, cdi, claims, dockershim, injections, nodes, runtime_records
 from hook.core.facts import allocated, files, network_filesystems, sharing

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from hook.core.audited import AuditedRules
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.system import Untrusted, read_file, trusted
 from hook.core.base.text import printable
 from hook.core.base.urls import without_credentials
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import LIMIT, Spec
-from hook.core.decide import AuditedRules, Case
+from hook.core.decide import Case
 from hook.core.facts import Container
 from hook.core.plan import Plan
 from hook.core.policy import store

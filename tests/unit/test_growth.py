@@ -50,7 +50,7 @@ pytestmark = pytest.mark.slow
 
 Json = dict[str, Any]
 
-CORE = ("plan.py", "decide.py", "reserve", "container", "linux", "policy/model.py", "facts/exclusive.py")
+CORE = ("plan.py", "decide.py", "audited.py", "reserve", "container", "linux", "policy/model.py", "facts/exclusive.py")
 """The decision: all files of hook/ in which a container's lists are looked at."""
 
 LINES, TIMES = 5.0, 8.0

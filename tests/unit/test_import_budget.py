@@ -43,7 +43,7 @@ def test_usual_starts_load_the_start_path_only(start: Start) -> None:
     assert (result.returncode, "hook.entry.hook" in hooked) == (0, True)
     for modules in (created, executed, hooked):
         assert modules - MODULES - BUILTINS == set()
-    assert size(created)[1] <= MOST, "tests/startpath.py --modules lists them"
+    assert size(created)[1] <= MOST, "give what few starts need its own module (tests/startpath.py --modules)"
 
 
 EXCLUSIVE = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -79,9 +80,13 @@ RECIPE = {
             '            splices.append(splice(self._process, at, "rlimits", encode(self.rlimits)))\n'
             "        if self.env != env:\n",
         ),
+        ('_STRICT = ("mounts",', '_STRICT = ("rlimits", "mounts",'),
+        ('user capabilities")\n', 'user capabilities rlimits")\n_LIMIT = _names("type soft hard")\n'),
+        ("(self.mounts, _MOUNT)\n", "(self.mounts, _MOUNT)\n        _check_names_of_each(self.rlimits, _LIMIT)\n"),
     ],
+    "entry/preload.py": [("exclusive, processes\n", "exclusive, processes, rlimits\n")],
 }
-"""By file: what is replaced by what."""
+"""By file of hook/: what is replaced by what."""
 
 LIMITS = [{"type": "RLIMIT_NOFILE", "hard": 1024, "soft": 1024}]
 RULE = {"name": "limits", "rlimits": LIMITS}
@@ -117,7 +122,7 @@ class Tree:
         for file, replaced in RECIPE.items():
             text = (directory / "hook" / file).read_text()
             for old, new in replaced:
-                assert text.count(old) == 1, (file, old)
+                assert text.count(old) == 1, f"RECIPE replaces what hook/{file} no longer has: {old}"
                 text = text.replace(old, new)
             (directory / "hook" / file).write_text(text)
         (directory / "policy.yaml").write_text(document(RULE))
@@ -152,6 +157,13 @@ def tree(root_dir: Path) -> Tree:
     return Tree(root_dir)
 
 
+def test_the_page_names_the_same_files() -> None:
+    section = (ROOT / "docs/architecture.md").read_text().partition("## Add a reserved kind")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| hook/(\S+)", section, re.MULTILINE)) - {"core/reserve/KIND.py"} == set(RECIPE)
+    assert "rule.raw_lists[FIELD]" in section
+    assert "rule.raw_lists.get(FIELD)" in KIND
+
+
 @pytest.mark.slow
 def test_every_command_knows_a_kind_that_was_added_by_the_recipe(tree: Tree) -> None:
     assert "a hook cannot set rlimits" in tree.hook(1)
@@ -179,5 +191,8 @@ def test_every_command_knows_a_kind_that_was_added_by_the_recipe(tree: Tree) -> 
     assert "rlimits" in tree.run("report", *tree.log)
 
     drifts, refusal = json.loads(tree.run("-c", RESIDENT, str(tree.directory), json.dumps(RULE)).splitlines()[0])
+    misspelled = {**made["process"], "rlimits": [{"Type": "RLIMIT_NOFILE"}]}
+    tree.config.write_text(json.dumps({**made, "process": misspelled}))
+    assert "is spelled 'type'" in tree.run("explain", "--config", str(tree.config), *policy, status=1)
     assert drifts, "audit compares what it sees"
     assert UNSEEN in refusal

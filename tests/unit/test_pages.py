@@ -80,7 +80,6 @@ def test_no_link_is_dead_in_the_debian_package(tmp_path: Path) -> None:
     assert "](debian.md)" in (tmp_path / "README.md").read_text(), "links between pages stay"
 
 
-@pytest.mark.slow
 def test_generated_parts_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=300
@@ -146,12 +145,20 @@ def test_every_field_of_an_event_is_described() -> None:
         assert set(entry) - set(re.findall(r"`(\w+)`", EVENTS)) == set()
 
 
-# -- docs/architecture.md
+# -- docs/architecture.md, and the README.md of each directory of hook/
+
+GUIDES = [ROOT / "CONTRIBUTING.md", ROOT / "docs/architecture.md", *sorted((ROOT / "hook").rglob("README.md"))]
 
 
-def test_every_file_of_the_architecture_exists() -> None:
-    """Paths count from the repository, from hook/ or from tests/. NAME and KIND stand for what is to be added."""
-    named = set(re.findall(r"\b[\w/]+/(?:[\w.]+\.py|schema\.json)|\b[a-z]+\.py", prose(ROOT / "docs/architecture.md")))
-    assert len(named) > 30
-    missing = {name for name in named if not any((ROOT / top / name).exists() for top in ("", "hook", "tests"))}
-    assert {name for name in missing if not re.search("NAME|KIND", name)} == set()
+@pytest.mark.parametrize("page", GUIDES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_guide_names_is_there(page: Path) -> None:
+    """Paths count from the repository, hook/, tests/ or the page. NAME and KIND stand for what is added there."""
+    named = set(re.findall(r"(?<![\w/.])[\w/]+\.(?:py|sh)\b|[\w/]+/schema\.json", prose(page).replace("\\_", "_")))
+    tops = (ROOT, ROOT / "hook", ROOT / "hook/core", ROOT / "tests", page.parent)
+    real = {re.sub(r"/\w*(NAME|KIND)\.py", "", name) for name in named}
+    assert {name for name in real if not any((top / name).exists() for top in tops)} == set()
+    code = "".join(path.read_text() for path in (ROOT / "hook").rglob("*.py"))
+    for owner, name in re.findall(r"`([A-Z]+[a-z]\w*)\.([a-z]\w*)", prose(page)):
+        assert re.search(
+            rf"^class {owner}\b(?:(?!^class )[\s\S])*?(?:def |self\.|^    ){name}\b", code, re.MULTILINE
+        ), name

@@ -35,7 +35,7 @@ class Rule:
 
     `conditions`: the fields of `match`; a rule without any matches every container. `skip_unknown`: `ifUnknown: Skip`.
     `deny`: `onConflict: Deny`. `raw_lists`: by field of the policy file, what needs no compiled form.
-    `allocations`: the parts of a device plugin's answer that are reserved. `tried`: in Audit mode beside others.
+    `allocations`: the parts of a device plugin's answer that are reserved. `is_audited`: in Audit mode beside others.
     `uses_allocations`: whether the rule needs kubelet's device checkpoint.
     """
 

@@ -1,0 +1,88 @@
+"""What the rules in Audit mode would have done beside enforced ones, and how an event says it.
+
+Few policies have both, so a container start without such rules does not load this module. Builtins only.
+"""
+
+from hook.core.events import EDITED, ENTRIES, HELD, WOULD_DENY
+from hook.core.policy.model import AUDIT, FAIL
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+    from hook.core.facts import Container
+    from hook.core.plan import Plan
+    from hook.core.reserve import Edit, Reason
+
+MARK = "tried"
+"""A member of an event: some of its entries have `mode: Audit` and say what a rule in Audit mode would have done."""
+
+
+class AuditedRules:
+    """What the tried rules would have done with one container.
+
+    `edits`, `denials`, `errors`: as in Plan, those that the enforced rules do not cause. `plan` and `container`: the
+    plan with all rules, None if there is none because of an error.
+    """
+
+    def __init__(self) -> None:
+        self.edits: list[Edit] = []
+        self.denials: list[Reason] = []
+        self.errors: list[Reason] = []
+        self.plan: Plan | None = None
+        self.container: Container | None = None
+
+    def would_refuse(self, reasons: "Iterable[Reason]", enforced: "Iterable[Reason]" = ()) -> None:
+        """Add reasons that the adapter found; not those that the enforced rules have too."""
+        known = {str(reason) for reason in enforced}
+        self.denials += [reason for reason in reasons if str(reason) not in known]
+
+    def __bool__(self) -> bool:
+        """Whether the tried rules would have changed anything."""
+        return bool(self.edits or self.denials or self.errors)
+
+
+def tell(
+    event: "dict[str, Any]", decided: "Plan", audited: "AuditedRules | None", draft: "dict[str, Any] | None", made: bool
+) -> None:
+    """Add to an event what the tried rules would have done, each entry with `mode: Audit`.
+
+    `draft`: the event of an earlier adapter, which saw the container before its env and mounts were corrected. `made`:
+    whether this adapter made edits of enforced rules; the event may have no room for them behind those of the draft.
+    """
+    event[MARK] = True
+    for edit in event["edits"]:
+        edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
+    known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
+    cut = (draft or {}).get("omitted") or {}  # of a list that a draft has cut, the rest was counted there
+    own = [e for e in audited.edits if (e.kind, e.name) not in known] if audited and "/edits" not in cut else []
+    _add(event, "edits", [], [{**edit.describe(), "applied": False} for edit in own])
+    for key, reasons in (("denials", audited.denials), ("errors", audited.errors)) if audited else ():
+        _add(event, key, _drafted(draft, key), [reason.describe() for reason in reasons if "/" + key not in cut])
+    enforced = [edit for edit in event["edits"] if edit.get("mode") != AUDIT]
+    if not enforced and not made:
+        event.update(applied=False, verified="")
+        event.pop("asked", None)
+    if event["event"] in (EDITED, HELD):
+        reasons = event["denials"] + (event["errors"] if decided.policy.failure_policy == FAIL else [])
+        if reasons:
+            event.update(event=WOULD_DENY, level="warning")
+        elif event["edits"]:
+            event.update(event=EDITED, level="info")
+
+
+def _drafted(draft: "dict[str, Any] | None", key: str) -> "list[Any]":
+    entries = (draft or {}).get(key)
+    return [e for e in entries if isinstance(e, dict) and e.get("mode") == AUDIT] if isinstance(entries, list) else []
+
+
+def _add(event: "dict[str, Any]", key: str, drafted: "list[Any]", own: "list[dict[str, object]]") -> None:
+    """Add entries to a list of the event: those of a draft first, since its `truncated` points to them by number."""
+    for entry in own:
+        entry["mode"] = AUDIT
+    entries = [*drafted, *event[key], *[entry for entry in own if entry not in drafted]]
+    event[key] = entries[:ENTRIES]
+    if len(entries) > ENTRIES:
+        omitted = event.setdefault("omitted", {})
+        omitted["/" + key] = omitted.get("/" + key, 0) + len(entries) - ENTRIES
