@@ -125,10 +125,9 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         if identity.unproven:
-            from hook.core.container.dockershim import prove  # only containers of docker in a pod's cgroup load it
+            from hook.core.container.dockershim import prove_for  # only docker's containers in a pod's cgroup load it
 
-            asks = any("podSelector" in rule.conditions for rule in self.policy.candidates(None))
-            self.identity = identity = prove(identity, self.policy.kubelet_root, asks)
+            self.identity = identity = prove_for(self.policy, identity)
         matches = select(self.policy, identity)
         self.container = self.contain(self.policy, identity, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)

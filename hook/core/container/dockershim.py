@@ -10,7 +10,10 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.jsontext import bounded, decode, parse
 from hook.core.base.system import is_shortage, read_file, trusted
 from hook.core.container.identity import APP_TYPES, DOCKER, SANDBOX, Identity
-from hook.core.container.spec import ENTRIES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hook.core.policy.model import Policy
 
 POD_LOGS = "/var/log/pods"
 """kubelet's directories of logs: NAMESPACE_NAME_UID. Only API server and kubelet decide what is in these names."""
@@ -21,8 +24,16 @@ SANDBOXES = ("/var/lib/dockershim/sandbox/", "/var/lib/cri-dockerd/sandbox/")
 _NOT_THE_PODS = ("io.kubernetes.", "annotation.")
 """Prefixes of a sandbox's labels that kubelet and dockershim add; docker has no annotations of a container."""
 
-_LIMIT = 4 * 1024 * 1024
+_LIMIT, _ENTRIES = 1024 * 1024, 10_000
+"""The most bytes and JSON entries of a file of dockerd. It holds what its user asked for; a usual one has a few KB."""
+
 _HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+def prove_for(policy: "Policy", identity: Identity) -> Identity:
+    """The same as `prove`, with what a policy says and asks."""
+    asks = any("podSelector" in rule.conditions for rule in policy.candidates(None))
+    return prove(identity, policy.kubelet_root, asks)
 
 
 def prove(
@@ -104,7 +115,7 @@ def _record(root: str, container_id: str, name: str) -> "dict[str, object] | Non
     for parts in (3, 4) if is_id and root.startswith("/") else ():
         path = f"{'/'.join(above[:-parts])}/containers/{container_id}/{name}"
         if _is_trusted(path):
-            found = parse(decode(bounded(read_file(path, _LIMIT), ENTRIES, path)))
+            found = parse(decode(bounded(read_file(path, _LIMIT), _ENTRIES, path)))
             return found if isinstance(found, dict) else None
     return None
 

@@ -170,6 +170,9 @@ UNKNOWN: dict[str, Callable[[Docker], None]] = {
     "no record of dockerd": lambda docker: docker.record.unlink(),
     "a record that others can write": lambda docker: docker.record.chmod(0o666),
     "a record that is cut": lambda docker: docker.record.write_text("{") and None,
+    "a record that is too long": lambda docker: (
+        docker.record.write_text(json.dumps({"Binds": ["a"] * 20_000})) and None
+    ),
     "a record that is no object": lambda docker: docker.record.write_text("[]") and None,
     "an id that docker does not give": identifier,
     "a root file system elsewhere": relative_root,
