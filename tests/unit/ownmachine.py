@@ -19,6 +19,8 @@ from typing import Any
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
 _EMPTY = ("/etc", "/opt", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib", "/var/log")
+_HIDDEN = ("containerd", "crio", "dockerd", "podman")
+"""Engines of the real machine that this one does not have."""
 _KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd", "ssl")
 """Names in /etc that programs of the real machine need."""
 
@@ -33,7 +35,11 @@ is-active*) exec test -e "/run/units/$unit" ;;
 *ActiveState*) if [ -e "/run/units/$unit" ]; then echo active; else echo inactive; fi ;;
 *LoadState*) if [ -e "/run/units/$unit.masked" ]; then echo LoadState=masked
   elif [ -e "/run/units/$unit" ] || [ -e "/run/units/$unit.known" ]; then echo LoadState=loaded; fi ;;
-*) if [ -e "/run/units/$unit.fails" ]; then cat "/run/units/$unit.fails" >&2; exit 1; fi ;;
+*) if [ -e "/run/units/$unit.fails" ]; then cat "/run/units/$unit.fails" >&2; exit 1; fi
+  case "$1" in
+  start|restart) [ -e "/run/units/$unit" ] || echo 1 > "/run/units/$unit" ;;
+  stop) rm -f "/run/units/$unit" ;;
+  esac ;;
 esac
 """
 
@@ -56,6 +62,15 @@ class Machine:
     def program(self, name: str, script: str) -> Path:
         """Writes a program that is found before the real machine's."""
         return self.file(f"/usr/local/sbin/{name}", f"#!/bin/sh\n{script}\n", 0o755)
+
+    def crio(self) -> None:
+        """Installs CRI-O 1.31.0, which reads its built-in settings and our drop-in; it does not run."""
+        default = Path(__file__).resolve().parents[1] / "fixtures/crio/default.toml"
+        self.program(
+            "crio",
+            f'case "$*" in *--version) echo crio version 1.31.0 ;; *--default) cat {default} ;;\n'
+            "*) cat /etc/crio/crio.conf.d/99-reassert.conf 2> /dev/null || : ;; esac",
+        )
 
     def boot(self) -> None:
         """Starts systemd: systemctl remembers what it is asked, and answers by the files in /run/units."""
@@ -91,18 +106,19 @@ class Machine:
         return [line for line in lines if not line.startswith(("show", "is-active"))]
 
     @contextmanager
-    def agent(self, *answers: dict[str, Any]) -> Iterator[None]:
-        """An agent that answers questions about its status, the last answer again and again."""
+    def agent(self, *answers: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        """An agent that answers questions about its status, the last answer again and again. Gives what is left."""
+        left = list(answers)
         path = "/run/reassert/agent/agent.sock"
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(path)
             listening.listen()
-            thread = threading.Thread(target=_answer, args=(listening, list(answers)))
+            thread = threading.Thread(target=_answer, args=(listening, left))
             thread.start()
             try:
-                yield
+                yield left
             finally:
                 listening.shutdown(socket.SHUT_RDWR)
                 thread.join()
@@ -147,6 +163,9 @@ def own_machine() -> Iterator[Machine]:
                 shutil.copy(path, f"/mnt/{name}")
         for path in filter(os.path.isdir, _EMPTY[1:]):
             mount("tmpfs", path, "tmpfs", 0, "mode=0755")
+        for hidden in (f"{directory}/{name}" for directory in ("/usr/bin", "/usr/sbin") for name in _HIDDEN):
+            if os.path.isfile(hidden):
+                mount("/dev/null", os.path.realpath(hidden), None, _MS_BIND)
         mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
         os.mkdir(tests)
         mount(f"/proc/self/fd/{opened[-1]}", tests, None, _MS_BIND | _MS_REC)
