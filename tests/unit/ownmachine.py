@@ -6,22 +6,28 @@ The test's thread, the threads and processes that it starts, and nobody else see
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
-_EMPTY = ("/etc", "/opt", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib", "/var/log")
+_EMPTY = (
+    *("/etc", "/opt", "/proc/driver", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib"),
+    "/var/log",
+)
 _HIDDEN = ("containerd", "crio", "dockerd", "podman")
 """Engines of the real machine that this one does not have."""
-_KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd", "ssl")
+_KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
 """Names in /etc that programs of the real machine need."""
 
 _SYSTEMCTL = """\
@@ -42,6 +48,28 @@ is-active*) exec test -e "/run/units/$unit" ;;
   esac ;;
 esac
 """
+
+
+_AUDITED: list[tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]] = []
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    for events, found in _AUDITED:
+        if event in events:
+            found.append((event, arguments))
+
+
+sys.addaudithook(_audit)  # there is no way back, so it is one hook for all tests
+
+
+@contextmanager
+def audited(*events: str) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
+    """Python's audit events of these names, with their arguments, in order: what this process really does."""
+    _AUDITED.append((events, []))
+    try:
+        yield _AUDITED[-1][1]
+    finally:
+        _AUDITED.pop()
 
 
 class Machine:
@@ -71,6 +99,11 @@ class Machine:
             f'case "$*" in *--version) echo crio version 1.31.0 ;; *--default) cat {default} ;;\n'
             "*) cat /etc/crio/crio.conf.d/99-reassert.conf 2> /dev/null || : ;; esac",
         )
+
+    def devices(self) -> None:
+        """Empties /dev."""
+        _mount("tmpfs", "/dev", "tmpfs", 0, "mode=0755")
+        os.mknod("/dev/null", 0o20666, os.makedev(1, 3))
 
     def boot(self) -> None:
         """Starts systemd: systemctl remembers what it is asked, and answers by the files in /run/units."""
@@ -133,48 +166,61 @@ def _answer(listening: socket.socket, answers: list[dict[str, Any]]) -> None:
                 connection.send(json.dumps(answers.pop(0) if len(answers) > 1 else answers[0]).encode())
 
 
+def _call(name: str, *arguments: Any) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        raise OSError(ctypes.get_errno(), f"{name}{arguments}: {os.strerror(ctypes.get_errno())}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    _call("mount", *words, ctypes.c_ulong(flags), None if data is None else data.encode())
+
+
+def _leave(namespace: int) -> None:
+    """Returns to another mount namespace, once the threads that the test has started have ended (setns(2))."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return _call("setns", namespace, _CLONE_NEWNS)
+        except OSError as error:
+            if error.errno != errno.EINVAL or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
 @contextmanager
 def own_machine() -> Iterator[Machine]:
     """Enters a mount namespace with empty directories, and leaves it again."""
-    machine, libc = Machine(), ctypes.CDLL(None, use_errno=True)
-
-    def call(name: str, *arguments: Any) -> None:
-        if getattr(libc, name)(*arguments):
-            raise OSError(ctypes.get_errno(), f"{name}{arguments}: {os.strerror(ctypes.get_errno())}")
-
-    def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-        words = [None if word is None else word.encode() for word in (source, target, kind)]
-        call("mount", *words, ctypes.c_ulong(flags), None if data is None else data.encode())
-
+    machine = Machine()
     opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in ("/proc/thread-self/ns/mnt", "/", ".")]
     kept = {name: Path("/etc", name).resolve() for name in _KEPT if Path("/etc", name).exists()}
     tests = "/var/lib/reassert-tests"
     os.makedirs(tests, exist_ok=True)
-    call("unshare", _CLONE_NEWNS)
+    _call("unshare", _CLONE_NEWNS)
     try:
-        mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+        _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
         opened.append(os.open(tests, os.O_RDONLY | os.O_CLOEXEC))
-        mount("tmpfs", "/mnt", "tmpfs", 0, "mode=0755")
+        _mount("tmpfs", "/mnt", "tmpfs", 0, "mode=0755")
         for name, path in kept.items():
             if path.is_dir():
                 os.mkdir(f"/mnt/{name}")
-                mount(str(path), f"/mnt/{name}", None, _MS_BIND | _MS_REC)
+                _mount(str(path), f"/mnt/{name}", None, _MS_BIND | _MS_REC)
             else:
                 shutil.copy(path, f"/mnt/{name}")
         for path in filter(os.path.isdir, _EMPTY[1:]):
-            mount("tmpfs", path, "tmpfs", 0, "mode=0755")
+            _mount("tmpfs", path, "tmpfs", 0, "mode=0755")
         for hidden in (f"{directory}/{name}" for directory in ("/usr/bin", "/usr/sbin") for name in _HIDDEN):
             if os.path.isfile(hidden):
-                mount("/dev/null", os.path.realpath(hidden), None, _MS_BIND)
-        mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
+                _mount("/dev/null", os.path.realpath(hidden), None, _MS_BIND)
+        _mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
         os.mkdir(tests)
-        mount(f"/proc/self/fd/{opened[-1]}", tests, None, _MS_BIND | _MS_REC)
+        _mount(f"/proc/self/fd/{opened[-1]}", tests, None, _MS_BIND | _MS_REC)
         yield machine
     finally:
         for process in machine.processes:
             process.kill()
             process.wait()
-        call("setns", opened[0], _CLONE_NEWNS)
+        _leave(opened[0])
         os.fchdir(opened[1])
         os.chroot(".")
         os.fchdir(opened[2])
