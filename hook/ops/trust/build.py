@@ -99,7 +99,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)
 def _build(store: Store, sources: Sources) -> Built:
     added = added_cas(sources.add)
     system = [] if sources.no_system else system_roots(sources.system)
-    certificates, warnings, files = understood(apart(lambda: _made(added, system, sources.add)))
+    certificates, warnings, files = _understood(apart(lambda: _made(added, system, sources.add)))
     old = store.manifest()
     if old and not sources.allow_removal:
         _refuse_removal(old, certificates)
@@ -138,7 +138,7 @@ def _made(added: Files, system: Files, paths: list[str] | None) -> dict[str, Any
     }
 
 
-def understood(answer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str], dict[str, bytes]]:
+def _understood(answer: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str], dict[str, bytes]]:
     """The certificates, warnings and files that the child names. Raises TrustError for what `_made` does not return."""
     try:
         certificates = [

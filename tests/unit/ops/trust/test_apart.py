@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hook.ops.trust.apart import OVERFLOW_UID, apart
-from hook.ops.trust.build import understood
+from hook.ops.trust.build import _understood
 from hook.ops.trust.certificate import TrustError
 from unit.ops.trust.authority import bundle, ca, key
 from unit.support import ROOT
@@ -73,7 +73,7 @@ GOOD = {
 
 
 def test_an_answer() -> None:
-    certificates, warnings, files = understood(GOOD)
+    certificates, warnings, files = _understood(GOOD)
     assert (certificates[0]["subject"], files) == ("x", {"certs/a_1.pem": b"x"})
     assert "\x1b" not in warnings[0]
 
@@ -88,7 +88,7 @@ def test_an_answer() -> None:
 )
 def test_an_answer_that_no_honest_child_gives(wrong: dict[str, Any]) -> None:
     with pytest.raises(TrustError, match="gave a wrong answer"):
-        understood({**GOOD, **wrong})
+        _understood({**GOOD, **wrong})
 
 
 @pytest.mark.users

@@ -20,7 +20,6 @@ from hook.ops.trust.certificate import TrustError
 from hook.ops.trust.generation import Store, read_tree
 from unit.ops.trust.authority import DAY, NOW, Made, bundle, ca, key, roots
 from unit.ops.trust.conftest import Node
-from unit.ownmachine import Machine
 from unit.support import ROOT, reassert
 
 OTHER = ca("Another CA", signer=key(2))
@@ -266,9 +265,10 @@ def test_a_rotation_reaches_a_mounted_directory_and_not_a_mounted_file(built: No
 
 
 @pytest.fixture
-def default_sources(machine: Machine) -> Path:
-    path = Path(source.SOURCES)
-    path.mkdir(parents=True)
+def default_sources(monkeypatch: pytest.MonkeyPatch, root_dir: Path) -> Path:
+    path = root_dir / "trust.d"
+    path.mkdir()
+    monkeypatch.setattr(source, "SOURCES", str(path))
     return path
 
 
@@ -292,11 +292,11 @@ def test_without_sources_there_are_the_systems_roots(node: Node, default_sources
         build(str(node.directory / "empty"), Sources(None, None, no_system=True))
 
 
-def test_the_nodes_own_roots_are_found(node: Node, machine: Machine) -> None:
-    roots = machine.file(source.SYSTEM[1], Path(node.system).read_bytes())
+def test_the_nodes_own_roots_are_found(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"), str(node.system)))
     add = [node.add("company.pem", OTHER)]
     assert len(build(str(node.store), Sources(add)).certificates) == 4
-    roots.unlink()
+    monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"),))
     with pytest.raises(TrustError, match=r"no system roots on this node: none of .* exists\. Install ca-certificates"):
         build(str(node.store), Sources(add))
 
