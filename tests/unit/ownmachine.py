@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -176,6 +177,15 @@ def _mount(source: str, target: str, kind: str | None, flags: int, data: str | N
     _call("mount", *words, ctypes.c_ulong(flags), None if data is None else data.encode())
 
 
+def _held(tests: Path) -> Path:
+    """An entry in the tests' directory, which tests in other processes remove as soon as it is empty."""
+    held = tests / uuid.uuid4().hex
+    while True:
+        with suppress(FileNotFoundError):
+            held.mkdir(parents=True)
+            return held
+
+
 def _leave(namespace: int) -> None:
     """Returns to another mount namespace, once the threads that the test has started have ended (setns(2))."""
     deadline = time.monotonic() + 20
@@ -194,8 +204,8 @@ def own_machine() -> Iterator[Machine]:
     machine = Machine()
     opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in ("/proc/thread-self/ns/mnt", "/", ".")]
     kept = {name: Path("/etc", name).resolve() for name in _KEPT if Path("/etc", name).exists()}
-    tests = "/var/lib/reassert-tests"
-    os.makedirs(tests, exist_ok=True)
+    tests = Path("/var/lib/reassert-tests")
+    held = _held(tests)
     _call("unshare", _CLONE_NEWNS)
     try:
         _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
@@ -213,8 +223,8 @@ def own_machine() -> Iterator[Machine]:
             if os.path.isfile(hidden):
                 _mount("/dev/null", os.path.realpath(hidden), None, _MS_BIND)
         _mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
-        os.mkdir(tests)
-        _mount(f"/proc/self/fd/{opened[-1]}", tests, None, _MS_BIND | _MS_REC)
+        tests.mkdir()
+        _mount(f"/proc/self/fd/{opened[-1]}", str(tests), None, _MS_BIND | _MS_REC)
         yield machine
     finally:
         for process in machine.processes:
@@ -226,3 +236,6 @@ def own_machine() -> Iterator[Machine]:
         os.fchdir(opened[2])
         for fd in opened:
             os.close(fd)
+        held.rmdir()
+        with suppress(OSError):  # another test's directory is in it
+            tests.rmdir()
