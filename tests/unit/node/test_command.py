@@ -126,10 +126,7 @@ LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "directory": (lambda log: log.mkdir(), "it is a directory"),
     "fifo": (os.mkfifo, "it is not a regular file"),
     "directory that is a file": (instead_of_its_directory, "Not a directory"),
-    "another user's": (
-        lambda log: os.chown(log.touch() or log, 1000, 1000),
-        "it belongs to the user 1000, not to root",
-    ),
+    "another user's": (anothers, "it belongs to the user 1000, not to root"),
 }
 
 
