@@ -27,15 +27,15 @@ def command_of(shell: str) -> list[str]:
 
 
 def program(path: Path) -> str:
-    """An executable that prints its own name and arguments, each with a NUL after it."""
+    """An executable that prints its own name and arguments, each with a NUL behind it."""
     path.write_text(f"#!/bin/sh\nprintf '%s\\0' {path.name} \"$@\"\n")
     path.chmod(0o755)
     return str(path)
 
 
-def said(output: str) -> list[str]:
-    """What such an executable has printed."""
-    return output.split("\0")[:-1]
+def words(printed: str) -> list[str]:
+    """What `program` printed."""
+    return printed.split("\0")[:-1]
 
 
 @pytest.fixture(params=SHELLS)
@@ -51,7 +51,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     def started(*arguments: str) -> list[str]:
         result = subprocess.run([*shell, str(script), *arguments], capture_output=True, text=True)
         assert result.stderr == ""
-        return [word.replace(str(directory), "DIR") for word in said(result.stdout)]
+        return [word.replace(str(directory), "DIR") for word in words(result.stdout)]
 
     return started
 
@@ -147,13 +147,13 @@ def test_a_start_file_says_what_to_run(shell: str, tmp_path: Path) -> None:
     script.write_text(dispatcher(real, str(directory / "reassert"), []))
     command = [*command_of(shell), str(script)]
     first = subprocess.run([*command, "create", "a b"], capture_output=True, text=True)
-    assert said(first.stdout) == ["first", "runtime", "--real", real, "--", "create", "a b"]
+    assert words(first.stdout) == ["first", "runtime", "--real", real, "--", "create", "a b"]
     (directory / "start").write_text("reassert=${0%/*}/second\n")
     program(directory / "second")
     second = subprocess.run([*command, "create"], capture_output=True, text=True)
-    assert said(second.stdout)[0] == "second"
+    assert words(second.stdout)[0] == "second"
     other = subprocess.run([*command, "kill"], capture_output=True, text=True)
-    assert said(other.stdout) == ["runc", "kill"]
+    assert words(other.stdout) == ["runc", "kill"]
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -76,9 +76,9 @@ def test_every_node_that_matches_is_found_and_no_other(dev: Path, pattern: str) 
     wanted = {n for n in TREE if glob_match(full, f"{dev}/{n}") and not (dev / n).is_symlink()}
     linked = {os.readlink(dev / n) for n in ("gpu-link",) if glob_match(full, f"{dev}/{n}")}
     linked |= {"dri/card0"} if glob_match(full, f"{dev}/dri/by-path/pci") else set()
-    plain = full.rstrip("/")
-    if not is_pattern(full) and os.path.exists(plain):  # `//` in a path is `/`, and one at its end is nothing
-        wanted, linked = {n for n in TREE if os.path.samefile(plain, dev / n)}, set()
+    exact = full.rstrip("/")  # a `/` behind a device counts for nothing, and `//` in a path is `/`
+    if not is_pattern(full) and os.path.exists(exact):
+        wanted, linked = {n for n in TREE if os.path.samefile(exact, dev / n)}, set()
     found = {TREE[minor] for _, _, minor in matching(full)}
     assert found == wanted | linked
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import posix
@@ -14,16 +15,39 @@ from typing import Any, NoReturn
 import pytest
 
 from hook.core.base.errors import Unacceptable
-from hook.core.linux.lookdevices import devices_below
+from hook.core.linux import lookdevices
+from hook.core.linux.lookdevices import devices_below, look_at_devices
+from unit.core.linux.test_look import MS_BIND, Node, libc
 
 pytestmark = pytest.mark.users  # mknod(2)
 
+GPU = SimpleNamespace(name="gpu")
+MS_REMOUNT, MS_NODEV = 1 << 5, 1 << 2
 CLOSED: Any = SimpleNamespace(
-    rule_for=lambda number, path: SimpleNamespace(name="gpu") if number == ("c", 240, 0) else None,
+    rule_for=lambda number, path: GPU if number == ("c", 240, 0) else None,
     path=lambda _: "g",
     is_ours=lambda _: False,
     directory=lambda *_: None,
 )
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    try:
+        yield node
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        node.close()
+
+
+def looked(node: Node, **more: Any) -> set[str]:
+    """Where the container has something that it must not have. `more`: of the policy."""
+    closed: Any = SimpleNamespace(**{**vars(CLOSED), **more})
+    found = node._caller.submit(look_at_devices, node.pid, str(node.rootfs), closed).result()
+    assert {reason.rule for reason in found} <= {"gpu"}
+    return {reason.message.split()[2] for reason in found}
 
 
 def test_a_file_that_is_removed_meanwhile_hides_no_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,9 +96,10 @@ def test_what_cannot_be_looked_at_is_refused_whatever_the_failure_policy(
 
 def test_a_path_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
     root = os.open(tmp_path, os.O_PATH)
+    table: Any = {1: SimpleNamespace(point=f"{tmp_path}/{'x' * 300}")}
     try:
         with pytest.raises(Unacceptable, match=r"of the container cannot be looked at: .*File name too long"):
-            devices_below(root, str(tmp_path), {1: SimpleNamespace(point=f"{tmp_path}/{'x' * 300}")}, CLOSED)  # type: ignore[dict-item]  # a stand-in
+            devices_below(root, str(tmp_path), table, CLOSED)
     finally:
         os.close(root)
 
@@ -89,3 +114,74 @@ def test_device_that_reassert_put_there_itself_is_no_finding(tmp_path: Path) -> 
     finally:
         os.close(root)
     assert found == [1, 0]
+
+
+def node_at(path: Path, minor: int = 0, kind: int = stat.S_IFCHR) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.mknod(path, kind | 0o600, os.makedev(240, minor))
+
+
+def test_every_device_below_dev_is_found_and_nothing_else(node: Node) -> None:
+    dev = node.rootfs / "dev"
+    for path in ("gpu", "a/b/gpu", "a/c"):
+        node_at(dev / path)
+    node_at(dev / "other", 1)
+    node_at(dev / "block", kind=stat.S_IFBLK)
+    node_at(node.rootfs / "elsewhere/gpu")
+    (dev / "link").symlink_to("/elsewhere")
+    (dev / "file").touch()
+    assert looked(node) == {"/dev/gpu", "/dev/a/b/gpu", "/dev/a/c"}
+    (node.rootfs / "dev").rename(node.rootfs / "moved")
+    assert looked(node) == set(), "without /dev there is none"
+    (node.rootfs / "dev").symlink_to("/moved")
+    assert looked(node) == {"/dev/gpu", "/dev/a/b/gpu", "/dev/a/c"}
+
+
+def test_device_on_a_mount_without_devices_is_none(node: Node) -> None:
+    (node.rootfs / "dev").mkdir()
+    node.mount("/dev/shm")
+    node.mount("/dev/nodev")
+    for path in ("shm/gpu", "nodev/gpu"):
+        node.within(lambda path=path: node_at(node.rootfs / "dev" / path))
+    assert looked(node) == {"/dev/shm/gpu", "/dev/nodev/gpu"}
+    at = f"{node.rootfs}/dev/nodev".encode()
+    flags = ctypes.c_ulong(MS_REMOUNT | MS_BIND | MS_NODEV)
+    assert node.within(lambda: libc.mount(None, at, None, flags, None)) == 0
+    assert looked(node) == {"/dev/shm/gpu"}
+
+
+def test_mount_of_a_device_and_of_its_directory_are_found_where_they_are(node: Node) -> None:
+    node.within(lambda: node_at(node.share / "d/gpu"))
+    (node.rootfs / "opt/gpu").parent.mkdir()
+    (node.rootfs / "opt/gpu").touch()
+    node.within(
+        lambda: libc.mount(f"{node.share}/d/gpu".encode(), f"{node.rootfs}/opt/gpu".encode(), None, MS_BIND, None)
+    )
+    assert looked(node) == {"/opt/gpu"}
+    node.mount("/vol", node.share / "d")
+    inode = node.within(lambda: os.stat(node.share / "d").st_ino)
+    assert looked(node, directory=lambda found, _: (GPU, "g (c 240:0)") if found[1] == inode else None) == {
+        "/opt/gpu",
+        "/vol",
+    }
+    node.mount("/vol")
+    assert looked(node, directory=lambda found, _: (GPU, "g") if found[1] == inode else None) == {"/opt/gpu"}, (
+        "it is hidden"
+    )
+
+
+def test_root_that_is_no_mount_and_many_devices(tmp_path: Path) -> None:
+    for number in range(20):
+        node_at(tmp_path / f"dev/{number}")
+    assert len(look_at_devices(0, str(tmp_path), CLOSED)) == 16
+
+
+def test_more_files_than_are_looked_at_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookdevices, "ENTRIES", 3)
+    (tmp_path / "dev/a").mkdir(parents=True)
+    for number in range(2):
+        (tmp_path / f"dev/a/{number}").touch()
+    assert look_at_devices(0, str(tmp_path), CLOSED) == []
+    (tmp_path / "dev/one more").touch()
+    [reason] = look_at_devices(0, str(tmp_path), CLOSED)
+    assert reason.message == "/dev of the container holds more than 3 files, too many to look for devices"
