@@ -55,6 +55,8 @@ SUITES = ("bookworm", "trixie", "forky", "sid", "1.6", "1.7", "2.1")
 """Parameters with which a test has another node or another containerd."""
 
 SLOWEST_FIRST = (
+    "tests/e2e/packaging/test_core",
+    "tests/e2e/agent/test_killed",
     "tests/e2e/cri",
     "tests/e2e/test_mounts",
     "tests/reality/",

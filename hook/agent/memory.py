@@ -48,7 +48,7 @@ class Memory:
         if last is not None and last[0] == found:
             return last[1]
         policy, problem = self._looked_up()
-        if not problem and _lasts(*found) and found == self._as_found():
+        if not problem and lasts(*found) and found == self._as_found():
             self._last = (found, policy)
         return policy
 
@@ -89,7 +89,7 @@ class Memory:
         return stored
 
 
-def _lasts(directories: _Keys, files: _Keys) -> bool:
+def lasts(directories: _Keys, files: _Keys) -> bool:
     """Whether any later change is seen in the keys: there is no link, and no file that has just changed."""
     if not files or not all(stat.S_ISDIR(key[0]) for key in directories):
         return False

@@ -36,7 +36,8 @@ class Workers(Generic[T]):
 
     `poll`: what idle threads wait for. `take`: returns the request behind a descriptor that is ready, or None; it never
     raises. `work`: does one; it never raises, and returns whether its thread may do another one. `prepare`: called in
-    each new thread. `crowded`: set when no thread is idle any more; the thread that waits for it clears it.
+    each new thread. `idle`: seconds after which a thread beyond READY ends.
+    `crowded`: set when no thread is idle any more; the thread that waits for it clears it.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class Workers(Generic[T]):
         take: Callable[[int], T | None],
         work: Callable[[T], bool],
         prepare: Callable[[], None],
+        idle: float = _IDLE,
     ) -> None:
         self._limit = limit
+        self._longest_idle = idle
         self._poll = poll
         self._take = take
         self._work = work
@@ -152,7 +155,7 @@ class Workers(Generic[T]):
             with self._lock:
                 self._idle += 1
                 lasts = self._threads <= READY
-            found = [] if self._queue else self._poll.poll(None if lasts else _IDLE, 1)
+            found = [] if self._queue else self._poll.poll(None if lasts else self._longest_idle, 1)
             with self._lock:
                 self._idle -= 1
                 job = self._queue.popleft() if self._queue and not found else None

@@ -149,9 +149,9 @@ class Starts:
         return {"warm": self.warm, "cold": dict(sorted(self.cold.items()))}
 
 
-def last_starts(path: str = events.EVENTS) -> list[dict[str, Any]]:
-    """The events of container starts at the end of the log, newest first, that say whether they were warm or cold."""
-    found = [event for event in tail(path, _TAIL) if event.get("adapter") in _START_ADAPTERS]
+def last_starts(path: str = events.EVENTS, most: int = _TAIL) -> list[dict[str, Any]]:
+    """The events of container starts in the last `most` bytes of the log, newest first, that were warm or cold."""
+    found = [event for event in tail(path, most) if event.get("adapter") in _START_ADAPTERS]
     return [event for event in reversed(found) if event.get("start") in ("warm", "cold")]
 
 

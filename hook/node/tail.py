@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 
 def tail(path: str, size: int) -> list[dict[str, Any]]:
     """The events in the last `size` bytes, oldest first. Other lines than JSON objects are skipped."""
     try:
-        with Path(path).open("rb") as log:
+        with open(path, "rb", opener=_at_once) as log:
             log.seek(max(0, os.fstat(log.fileno()).st_size - size))
-            lines = log.read().splitlines()
+            lines = log.read(size).splitlines()
     except OSError:
         return []
     return [event for event in map(_event, lines) if event]
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Waits for no writer where the log is a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _event(line: bytes) -> dict[str, Any]:

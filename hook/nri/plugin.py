@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from hook.core.base.errors import describe
 from hook.entry import preload
@@ -72,10 +72,28 @@ REFUSALS = 2
 """After so many connections that a runtime ended right after the plugin subscribed, it subscribes to no validation."""
 
 
+class Limits(NamedTuple):
+    """What the constants above say, and QUIET."""
+
+    quiet: int = QUIET
+    registration: float = REGISTRATION
+    threads: int = THREADS
+    list_bytes: int = LIST_LIMIT
+    unheld: float = UNHELD
+
+
 class Plugin:
     """The plugin on one connection. `run` returns when the connection ends, for any reason."""
 
-    def __init__(self, connection: socket.socket, decider: validation.Validator, name: str, index: str) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        decider: validation.Validator,
+        name: str,
+        index: str,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
+    ) -> None:
+        self._limits = limits
         self._socket = connection
         self._decider = decider
         self._events = decider.pending
@@ -115,10 +133,10 @@ class Plugin:
             self._start_reader()
             while not self._closed.wait(TICK):
                 self._watch_reader()
-                if self._events.release(UNHELD):
+                if self._events.release(self._limits.unheld):
                     self._events.write_aside()
-                self.on_tick(len(self.stuck) < THREADS)
-                if not self.configured.is_set() and time.monotonic() - started > REGISTRATION:
+                self.on_tick(len(self.stuck) < self._limits.threads)
+                if not self.configured.is_set() and time.monotonic() - started > self._limits.registration:
                     self._end("the runtime did not configure the plugin in time")
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread can be started
             self._end(describe(error))
@@ -141,7 +159,7 @@ class Plugin:
         now = time.monotonic()
         with self._lock:
             request = self._serving
-            if request and now - request.started > RELIEF and len(self.stuck) < THREADS:
+            if request and now - request.started > RELIEF and len(self.stuck) < self._limits.threads:
                 self.stuck.append(request)
                 self._serving = None
                 self._start_reader()
@@ -201,7 +219,7 @@ class Plugin:
         request needs one system call, and not a poll(2) before it.
         """
         if events_wait is not self._limited:
-            limit = QUIET if events_wait else 0  # 0: none
+            limit = self._limits.quiet if events_wait else 0  # 0: none
             seconds = _TIMEVAL.pack(limit // 1000, limit % 1000 * 1000)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
             self._limited = events_wait
@@ -357,13 +375,13 @@ class Plugin:
         if not request.more:
             self._synchronized()
         self._listed += request.ByteSize()
-        if self._listed <= LIST_LIMIT:
+        if self._listed <= self._limits.list_bytes:
             self._pods += request.pods
             self._containers += request.containers
         elif request.more:
             self._pods, self._containers = [], []
         else:
-            self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {LIST_LIMIT}")
+            self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {self._limits.list_bytes}")
             return ttrpc.get("SynchronizeResponse")()
         if not request.more:
             running = (self._pods, self._containers)

@@ -159,8 +159,8 @@ class Service:
         self._report.close()
         return 0
 
-    def connect_for_ever(self) -> int:
-        """Connect and serve; connect again whenever the connection ends."""
+    def connect_for_ever(self, sleep: Callable[[float], None] = time.sleep) -> int:
+        """Connect and serve; connect again whenever the connection ends, after a pause (`sleep`)."""
         self._load_policy()
         pause, silent = FIRST_PAUSE, ""
         while True:
@@ -177,7 +177,7 @@ class Service:
                     self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
                 self._tick(True)
                 pause = min(pause, ABSENT_PAUSE)
-                time.sleep(pause)
+                sleep(pause)
                 pause *= 2
                 continue
             began = time.monotonic()
@@ -185,7 +185,7 @@ class Service:
                 silent = ""
                 if time.monotonic() - began > STABLE_AFTER:
                     pause = FIRST_PAUSE
-            time.sleep(pause)
+            sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
 
     def _serve(self, connection: socket.socket, name: str) -> bool:

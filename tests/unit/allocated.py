@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from hook.core.container import cdi
 from hook.core.container.identity import Identity
-from hook.core.container.injections import Specs
 from hook.core.container.spec import Spec
 from hook.core.facts import Container
-from hook.core.facts import exclusive as exclusivefacts
 from hook.core.facts.gather import gather
 from hook.core.plan import Plan, plan
 from hook.core.policy.model import select
@@ -71,10 +65,3 @@ def spec(**fields: Any) -> Spec:
         "resources": {"devices": fields.pop("device_rules", [])},
     }
     return Spec(json.dumps(config(**fields, linux=linux)).encode(), "config.json")
-
-
-def specs_in(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CDI specs are read from a scratch directory."""
-    where = (str(root / "cdi"),)
-    monkeypatch.setattr(exclusivefacts, "Specs", functools.partial(Specs, directories=where))
-    monkeypatch.setattr(cdi, "env_of_devices", functools.partial(cdi.env_of_devices, directories=where))

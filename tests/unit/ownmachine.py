@@ -6,20 +6,29 @@ The test's thread, the threads and processes that it starts, and nobody else see
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import threading
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
-_EMPTY = ("/etc", "/opt", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib", "/var/log")
-_KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd", "ssl")
+_EMPTY = (
+    *("/etc", "/opt", "/proc/driver", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib"),
+    "/var/log",
+)
+_HIDDEN = ("containerd", "crio", "dockerd", "podman")
+"""Engines of the real machine that this one does not have."""
+_KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
 """Names in /etc that programs of the real machine need."""
 
 _SYSTEMCTL = """\
@@ -33,9 +42,35 @@ is-active*) exec test -e "/run/units/$unit" ;;
 *ActiveState*) if [ -e "/run/units/$unit" ]; then echo active; else echo inactive; fi ;;
 *LoadState*) if [ -e "/run/units/$unit.masked" ]; then echo LoadState=masked
   elif [ -e "/run/units/$unit" ] || [ -e "/run/units/$unit.known" ]; then echo LoadState=loaded; fi ;;
-*) if [ -e "/run/units/$unit.fails" ]; then cat "/run/units/$unit.fails" >&2; exit 1; fi ;;
+*) if [ -e "/run/units/$unit.fails" ]; then cat "/run/units/$unit.fails" >&2; exit 1; fi
+  case "$1" in
+  start|restart) [ -e "/run/units/$unit" ] || echo 1 > "/run/units/$unit" ;;
+  stop) rm -f "/run/units/$unit" ;;
+  esac ;;
 esac
 """
+
+
+_AUDITED: list[tuple[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]]] = []
+
+
+def _audit(event: str, arguments: tuple[Any, ...]) -> None:
+    for events, found in _AUDITED:
+        if event in events:
+            found.append((event, arguments))
+
+
+sys.addaudithook(_audit)  # there is no way back, so it is one hook for all tests
+
+
+@contextmanager
+def audited(*events: str) -> Iterator[list[tuple[str, tuple[Any, ...]]]]:
+    """Python's audit events of these names, with their arguments, in order: what this process really does."""
+    _AUDITED.append((events, []))
+    try:
+        yield _AUDITED[-1][1]
+    finally:
+        _AUDITED.pop()
 
 
 class Machine:
@@ -56,6 +91,20 @@ class Machine:
     def program(self, name: str, script: str) -> Path:
         """Writes a program that is found before the real machine's."""
         return self.file(f"/usr/local/sbin/{name}", f"#!/bin/sh\n{script}\n", 0o755)
+
+    def crio(self) -> None:
+        """Installs CRI-O 1.31.0, which reads its built-in settings and our drop-in; it does not run."""
+        default = Path(__file__).resolve().parents[1] / "fixtures/crio/default.toml"
+        self.program(
+            "crio",
+            f'case "$*" in *--version) echo crio version 1.31.0 ;; *--default) cat {default} ;;\n'
+            "*) cat /etc/crio/crio.conf.d/99-reassert.conf 2> /dev/null || : ;; esac",
+        )
+
+    def devices(self) -> None:
+        """Empties /dev."""
+        _mount("tmpfs", "/dev", "tmpfs", 0, "mode=0755")
+        os.mknod("/dev/null", 0o20666, os.makedev(1, 3))
 
     def boot(self) -> None:
         """Starts systemd: systemctl remembers what it is asked, and answers by the files in /run/units."""
@@ -91,18 +140,19 @@ class Machine:
         return [line for line in lines if not line.startswith(("show", "is-active"))]
 
     @contextmanager
-    def agent(self, *answers: dict[str, Any]) -> Iterator[None]:
-        """An agent that answers questions about its status, the last answer again and again."""
+    def agent(self, *answers: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+        """An agent that answers questions about its status, the last answer again and again. Gives what is left."""
+        left = list(answers)
         path = "/run/reassert/agent/agent.sock"
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(path)
             listening.listen()
-            thread = threading.Thread(target=_answer, args=(listening, list(answers)))
+            thread = threading.Thread(target=_answer, args=(listening, left))
             thread.start()
             try:
-                yield
+                yield left
             finally:
                 listening.shutdown(socket.SHUT_RDWR)
                 thread.join()
@@ -117,47 +167,75 @@ def _answer(listening: socket.socket, answers: list[dict[str, Any]]) -> None:
                 connection.send(json.dumps(answers.pop(0) if len(answers) > 1 else answers[0]).encode())
 
 
+def _call(name: str, *arguments: Any) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
+        raise OSError(ctypes.get_errno(), f"{name}{arguments}: {os.strerror(ctypes.get_errno())}")
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
+    words = [None if word is None else word.encode() for word in (source, target, kind)]
+    _call("mount", *words, ctypes.c_ulong(flags), None if data is None else data.encode())
+
+
+def _held(tests: Path) -> Path:
+    """An entry in the tests' directory, which tests in other processes remove as soon as it is empty."""
+    held = tests / uuid.uuid4().hex
+    while True:
+        with suppress(FileNotFoundError):
+            held.mkdir(parents=True)
+            return held
+
+
+def _leave(namespace: int) -> None:
+    """Returns to another mount namespace, once the threads that the test has started have ended (setns(2))."""
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            return _call("setns", namespace, _CLONE_NEWNS)
+        except OSError as error:
+            if error.errno != errno.EINVAL or time.monotonic() > deadline:
+                raise
+            time.sleep(0.005)
+
+
 @contextmanager
 def own_machine() -> Iterator[Machine]:
     """Enters a mount namespace with empty directories, and leaves it again."""
-    machine, libc = Machine(), ctypes.CDLL(None, use_errno=True)
-
-    def call(name: str, *arguments: Any) -> None:
-        if getattr(libc, name)(*arguments):
-            raise OSError(ctypes.get_errno(), f"{name}{arguments}: {os.strerror(ctypes.get_errno())}")
-
-    def mount(source: str, target: str, kind: str | None, flags: int, data: str | None = None) -> None:
-        words = [None if word is None else word.encode() for word in (source, target, kind)]
-        call("mount", *words, ctypes.c_ulong(flags), None if data is None else data.encode())
-
+    machine = Machine()
     opened = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in ("/proc/thread-self/ns/mnt", "/", ".")]
     kept = {name: Path("/etc", name).resolve() for name in _KEPT if Path("/etc", name).exists()}
-    tests = "/var/lib/reassert-tests"
-    os.makedirs(tests, exist_ok=True)
-    call("unshare", _CLONE_NEWNS)
+    tests = Path("/var/lib/reassert-tests")
+    held = _held(tests)
+    _call("unshare", _CLONE_NEWNS)
     try:
-        mount("none", "/", None, _MS_REC | _MS_PRIVATE)
+        _mount("none", "/", None, _MS_REC | _MS_PRIVATE)
         opened.append(os.open(tests, os.O_RDONLY | os.O_CLOEXEC))
-        mount("tmpfs", "/mnt", "tmpfs", 0, "mode=0755")
+        _mount("tmpfs", "/mnt", "tmpfs", 0, "mode=0755")
         for name, path in kept.items():
             if path.is_dir():
                 os.mkdir(f"/mnt/{name}")
-                mount(str(path), f"/mnt/{name}", None, _MS_BIND | _MS_REC)
+                _mount(str(path), f"/mnt/{name}", None, _MS_BIND | _MS_REC)
             else:
                 shutil.copy(path, f"/mnt/{name}")
         for path in filter(os.path.isdir, _EMPTY[1:]):
-            mount("tmpfs", path, "tmpfs", 0, "mode=0755")
-        mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
-        os.mkdir(tests)
-        mount(f"/proc/self/fd/{opened[-1]}", tests, None, _MS_BIND | _MS_REC)
+            _mount("tmpfs", path, "tmpfs", 0, "mode=0755")
+        for hidden in (f"{directory}/{name}" for directory in ("/usr/bin", "/usr/sbin") for name in _HIDDEN):
+            if os.path.isfile(hidden):
+                _mount("/dev/null", os.path.realpath(hidden), None, _MS_BIND)
+        _mount("/mnt", "/etc", None, _MS_BIND | _MS_REC)
+        tests.mkdir()
+        _mount(f"/proc/self/fd/{opened[-1]}", str(tests), None, _MS_BIND | _MS_REC)
         yield machine
     finally:
         for process in machine.processes:
             process.kill()
             process.wait()
-        call("setns", opened[0], _CLONE_NEWNS)
+        _leave(opened[0])
         os.fchdir(opened[1])
         os.chroot(".")
         os.fchdir(opened[2])
         for fd in opened:
             os.close(fd)
+        held.rmdir()
+        with suppress(OSError):  # another test's directory is in it
+            tests.rmdir()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hook import __version__
+from unit.ownmachine import Machine
 from unit.support import ROOT, called, document, reassert
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
@@ -154,11 +155,10 @@ def test_full_disk_behind_stdout_is_one_line(source: Path) -> None:
     assert (result.returncode, result.stderr) == (1, "reassert: No space left on device\n")
 
 
-def test_a_change_of_a_node_goes_on_though_nobody_reads(tmp_path: Path) -> None:
-    """`install | head -1` must neither end half-way nor leave out going back."""
-    code = "from hook.node.command import _say; _say('a'); _say('b'); open('done', 'w')"
+def test_a_change_of_a_node_goes_on_though_nobody_reads(machine: Machine) -> None:
+    """`uninstall --purge | head -1` must not end half-way."""
+    files = [machine.file(path) for path in ("/etc/reassert/policy.yaml", "/var/log/reassert/events.jsonl")]
+    command = [sys.executable, str(ROOT / "hook/__main__.py"), "node", "uninstall", "--purge"]
     with open("/dev/full", "w") as full:
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdout=full)
-    assert result.returncode == 0
-    assert (tmp_path / "done").exists()
+        assert subprocess.run(command, stdout=full).returncode == 0
+    assert not [path for path in files if path.exists()]

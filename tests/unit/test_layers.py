@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -26,15 +26,18 @@ FILES = {
 }
 
 
-def imports(name: str) -> Iterator[str]:
+@cache
+def imports(name: str) -> frozenset[str]:
     """The modules of hook/ that one imports: at its top, in a function, or for the type checker."""
+    found: set[str] = set()
     for node in ast.walk(ast.parse(FILES[name].read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             assert node.module and not node.level, f"{name}: a relative import"
             one = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
             names = [full if full in FILES else node.module for full in one.values()]
-        yield from {each for each in names if each in FILES and each != name}
+        found.update(names)
+    return frozenset(each for each in found if each in FILES and each != name)
 
 
 def test_no_layer_imports_one_above_it() -> None:

@@ -52,7 +52,7 @@ def words(number: "Number") -> str:
     return f"{number[0]} {number[1]}:{number[2]}"
 
 
-def matching(pattern: str) -> "dict[Number, str]":
+def matching(pattern: str, most: int = ENTRIES) -> "dict[Number, str]":
     """The node's device nodes whose path matches, with the path of each. Raises Unacceptable, OSError.
 
     Symbolic links that match are followed. File systems mounted below the pattern's first directory are left out, as
@@ -64,7 +64,7 @@ def matching(pattern: str) -> "dict[Number, str]":
         _add(found, pattern)
         return found
     links: list[str] = []
-    for path, kind in _entries(start.rpartition("/")[0] or "/", start, pattern):
+    for path, kind in _entries(start.rpartition("/")[0] or "/", start, pattern, most):
         if glob_match(pattern, path):
             if kind == _LINK:
                 links.append(path)
@@ -78,7 +78,7 @@ def matching(pattern: str) -> "dict[Number, str]":
 _LINK, _DIRECTORY, _FILE, _OTHER = range(4)
 
 
-def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, int]]":
+def _entries(top: str, start: str, pattern: str, most: int) -> "Iterator[tuple[str, int]]":
     """All files below a directory whose path begins with `start`, but for directories. Raises Unacceptable, OSError.
 
     A pod with a volume at a directory of /dev can fill that directory, and no `failurePolicy` may let it gain by that.
@@ -93,8 +93,8 @@ def _entries(top: str, start: str, pattern: str) -> "Iterator[tuple[str, int]]":
                 continue
             raise
         seen += count
-        if seen > ENTRIES:
-            why = f"more than {ENTRIES} files are in {top}; write a narrower pattern"
+        if seen > most:
+            why = f"more than {most} files are in {top}; write a narrower pattern"
             raise Unacceptable(f"exclusive {pattern}: {why}")
         for path, kind in entries:
             if kind == _DIRECTORY:

@@ -141,7 +141,7 @@ def _covers(wide: Rule, narrow: Rule) -> bool:
         if theirs is None or (wide.skip_unknown and not narrow.skip_unknown and field in _MAY_BE_UNKNOWN):
             return False
         if field in _NAMES:
-            if not all(any(_glob_covers(str(a), str(b)) for a in mine) for b in theirs):
+            if not all(any(glob_covers(str(a), str(b)) for a in mine) for b in theirs):
                 return False
         elif field == "containerTypes":
             if not set(theirs) <= set(mine):
@@ -151,6 +151,6 @@ def _covers(wide: Rule, narrow: Rule) -> bool:
     return True
 
 
-def _glob_covers(wide: str, narrow: str) -> bool:
+def glob_covers(wide: str, narrow: str) -> bool:
     """Whether the wide glob matches all texts of the narrow one, tested with two texts in place of each `*`."""
     return wide == narrow or all(glob_match(wide, narrow.replace("*", text)) for text in ("", "\0\0\0"))

@@ -17,9 +17,9 @@ DIRECTORY = "/usr/local/sbin"
 
 
 def use_prefix(prefix: str) -> None:
-    """Makes dispatchers lie below a directory."""
+    """Makes dispatchers lie below a directory, or where they lie by default (`prefix` "")."""
     global DIRECTORY  # noqa: PLW0603  # one node, one place
-    DIRECTORY = f"{prefix}/sbin"
+    DIRECTORY = f"{prefix or '/usr/local'}/sbin"
 
 
 def hook_file() -> str:

@@ -150,9 +150,8 @@ def locate(prefix: str = "") -> None:
     chosen = prefix or was
     if prefix:
         _check_prefix(prefix)
-    if chosen:
-        tree.use_prefix(chosen)
-        dispatchers.use_prefix(chosen)
+    tree.use_prefix(chosen)
+    dispatchers.use_prefix(chosen)
 
 
 def note(notes: dict[str, object], program: str) -> None:

@@ -31,10 +31,11 @@ COMMAND = "/usr/local/bin/reassert"
 
 
 def use_prefix(prefix: str) -> None:
-    """Makes these paths lie below a directory."""
+    """Makes these paths lie below a directory, or where they lie by default (`prefix` "")."""
     global PLACE, STAGING, COMMAND  # noqa: PLW0603  # one node, one place
-    PLACE, STAGING = f"{prefix}/reassert", f"{prefix}/.reassert.reassert-aside"
-    COMMAND = f"{prefix}/bin/reassert"
+    program = prefix or "/opt"
+    PLACE, STAGING = f"{program}/reassert", f"{program}/.reassert.reassert-aside"
+    COMMAND = f"{prefix or '/usr/local'}/bin/reassert"
 
 
 def is_installed(path: str) -> bool:
@@ -161,16 +162,17 @@ def lay_out(source: str, directory: str, place: str) -> None:
     os.symlink(f"{name}/reassert", f"{directory}/reassert")
 
 
-def tidy() -> None:
+def tidy(stays: float = _SECONDS, patience: float = _PATIENCE) -> None:
     """Removes the staging directory, and each replaced program once no process runs it.
 
+    `stays`: seconds that a replaced program is left at least. `patience`: seconds that one that runs is waited for.
     Must not be called while a journal is pending: a rollback needs these files.
     """
     shutil.rmtree(STAGING, ignore_errors=True)
     stale, replaced = _stale()
     if stale and replaced:
-        time.sleep(_SECONDS)
-    deadline = time.monotonic() + _PATIENCE
+        time.sleep(stays)
+    deadline = time.monotonic() + patience
     for path in stale:
         if wait_until(lambda: not _runs(path), deadline - time.monotonic()):  # noqa: B023  # called at once
             shutil.rmtree(path, ignore_errors=True)
@@ -182,11 +184,11 @@ def tidy() -> None:
             os.rmdir(PLACE)
 
 
-def let_starts_end() -> None:
-    """Wait, at most _PATIENCE, for container starts that began through dispatchers that are replaced now."""
+def let_starts_end(patience: float = _PATIENCE) -> None:
+    """Waits, at most `patience` seconds, for container starts that began through dispatchers that are replaced now."""
     time.sleep(_EXECUTED)
     starts = [process for process in glob("/proc/[0-9]*") if _is_start(process)]
-    wait_until(lambda: not any(map(_is_start, starts)), _PATIENCE, 0.02)
+    wait_until(lambda: not any(map(_is_start, starts)), patience, 0.02)
 
 
 def _is_start(process: str) -> bool:

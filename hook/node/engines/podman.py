@@ -250,10 +250,10 @@ class Podman(Engine[Files]):
         """
         return _older(_changed())
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = _COMMAND_SECONDS) -> None:
         """Waits for commands that began before the last change; one that only starts a container ends soon."""
         changed = _changed()
-        left = min(changed + _COMMAND_SECONDS - time.time(), _COMMAND_SECONDS)  # a file's time may lie in the future
+        left = min(changed + seconds - time.time(), seconds)  # a file's time may lie in the future
         systemd.wait_until(lambda: not _older(changed), left, 0.05)
 
 

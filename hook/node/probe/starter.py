@@ -211,10 +211,11 @@ def in_sentry(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class Process:
-    """The first process of a test container. `token`: the value of its MARKER."""
+    """The first process of a test container. `token`: of its MARKER. `up_seconds`: the longest wait for it."""
 
     pid: int
     token: str
+    up_seconds: float = UP_SECONDS
 
     def environ(self) -> list[str]:
         """Returns its environment once the container's program has been executed. Raises ContainerGone, NodeError."""
@@ -227,10 +228,10 @@ class Process:
                 raise ContainerGone("the container's process ended before its environment could be read")
             return entries if f"{MARKER}={self.token}" in entries else []
 
-        entries = wait_until(marked, UP_SECONDS, 0.01)
+        entries = wait_until(marked, self.up_seconds, 0.01)
         if not entries:
             raise NodeError(
-                f"the container's process has no env {MARKER} after {UP_SECONDS:.0f} s: "
+                f"the container's process has no env {MARKER} after {self.up_seconds:.0f} s: "
                 "its program did not start, or a rule removes that name"
             )
         return entries

@@ -16,7 +16,7 @@ OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_CHANGE, CHANGED, FAILED)
 """What became of a start, the gravest first. FAILED: reassert itself could not decide."""
 
 _GRAVE = (WOULD_REFUSE, REFUSED)
-_ITEMS = 50
+ITEMS = 50
 """Different entries that are kept of a workload. Pod authors choose names and paths; further ones are only counted."""
 
 _WORKLOADS = 5000
@@ -207,7 +207,7 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
     workload.first = min(workload.first, str(event.get("timestamp", "")))
     workload.last = max(workload.last, str(event.get("timestamp", "")))
     pod = select.container_of(event).get("pod", "")
-    if pod and len(workload.pods) < _ITEMS * 100:
+    if pod and len(workload.pods) < ITEMS * 100:
         workload.pods.add(pod)
     container_id = str(event.get("id", ""))
     short = container_id[:12]
@@ -231,7 +231,7 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
         key = (item.rule, item.what)
         kept = workload.items.get(key)
         if kept is None:
-            if len(workload.items) == _ITEMS:
+            if len(workload.items) == ITEMS:
                 workload.omitted += 1
                 continue
             kept = workload.items[key] = item

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import NamedTuple
 
 from hook.agent.filecache import FileCache
@@ -19,7 +20,7 @@ from hook.core.policy.compiler import stored_header
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.node.probe import report
-from hook.ops.audit.stale import stale
+from hook.ops.audit.stale import Stale, stale
 from hook.ops.events.reader import seconds_of
 from hook.ops.metrics.prometheus import Metrics
 from hook.ops.trust.der import parts, value
@@ -74,7 +75,16 @@ class _Stored(NamedTuple):
 class NodeState:
     """Sets the gauges. `has_plugin`: the NRI plugin in this process says which policy it uses."""
 
-    def __init__(self, metrics: Metrics, source: str, directory: str, has_plugin: bool) -> None:
+    def __init__(
+        self,
+        metrics: Metrics,
+        source: str,
+        directory: str,
+        has_plugin: bool,
+        look: Callable[[Policy], list[Stale]] = stale,
+    ) -> None:
+        """`look`: finds the containers with an old file of a hostPath."""
+        self._look = look
         self._metrics = metrics
         self._source = source
         self._directory = directory
@@ -98,7 +108,7 @@ class NodeState:
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY
-            self._metrics.set_all("stale_containers", _old_files(known.policy))
+            self._metrics.set_all("stale_containers", self._old_files(known.policy))
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
@@ -112,6 +122,13 @@ class NodeState:
         except (OSError, ReassertError):
             return []
 
+    def _old_files(self, policy: Policy) -> Counter[str]:
+        """The number of containers with an old file of a hostPath, by hostPath."""
+        try:
+            return Counter(found.source for found in self._look(policy))
+        except (OSError, ReassertError):
+            return Counter()
+
 
 def bundle_files(policy: Policy) -> list[str]:
     """The files that the policy mounts; those that hold certificates are CA bundles.
@@ -122,11 +139,3 @@ def bundle_files(policy: Policy) -> list[str]:
     sources = [mount.source for rule in rules for mount in rule.mounts if mount.source]
     found = [f"{source}/{layout.BUNDLE}" if os.path.isdir(source) else source for source in sources]
     return list(dict.fromkeys(found))[:_BUNDLES]
-
-
-def _old_files(policy: Policy) -> Counter[str]:
-    """The number of containers with an old file of a hostPath, by hostPath."""
-    try:
-        return Counter(found.source for found in stale(policy))
-    except (OSError, ReassertError):
-        return Counter()

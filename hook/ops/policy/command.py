@@ -79,9 +79,10 @@ def _test(options: argparse.Namespace) -> int:
 
 
 def _diff(options: argparse.Namespace) -> int:
+    from hook.ops.audit.inventory import running
     from hook.ops.policy.diff import diff
 
-    return diff(options.old, options.new, options.output, options.running)
+    return diff(options.old, options.new, options.output, running if options.running else None)
 
 
 def _schema(options: argparse.Namespace) -> int:

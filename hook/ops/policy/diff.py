@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +46,8 @@ class Affected:
     problem: str = ""
 
 
-def diff(old: str, new: str, output: str, on_node: bool = False) -> int:
-    """Print the changes between two policy files; `on_node`: and the running containers that they affect.
+def diff(old: str, new: str, output: str, running: Callable[[], list[Running]] | None = None) -> int:
+    """Print the changes between two policy files, and which of the containers of `running` they affect.
 
     Returns 1 if there is a change. Raises ReassertError.
     """
@@ -55,9 +55,7 @@ def diff(old: str, new: str, output: str, on_node: bool = False) -> int:
     found = list(changes(before, after))
     there: list[Affected] | None = None
     count = 0
-    if on_node:
-        from hook.ops.audit.inventory import running
-
+    if running:
         containers = running()
         count, there = len(containers), list(affected(before, after, containers))
     if output == "json":

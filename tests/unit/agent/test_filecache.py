@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from hook.agent import filecache
-from hook.agent.filecache import FileCache
+from hook.agent.filecache import FileCache, is_settled
 
 
 def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:
@@ -45,23 +43,13 @@ def test_a_file_that_has_just_changed_is_not_kept(tmp_path: Path) -> None:
     assert len(calls) == 300
 
 
-def test_a_file_with_times_in_whole_seconds_is_not_kept_within_its_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ext4 with inodes of 128 bytes. A file that is replaced twice gets its first inode again."""
-    second = int(time.time()) * 10**9
-    status = SimpleNamespace(
-        st_mode=stat.S_IFREG, st_dev=1, st_ino=1, st_size=3, st_mtime_ns=second, st_ctime_ns=second
-    )
-    monkeypatch.setattr(filecache, "os", SimpleNamespace(stat=lambda _: status))
-    path, cache, calls = tmp_path / "f", FileCache[str](2), []  # type: ignore[var-annotated]  # a list of anything
-    for tenth, text in ((2, "one"), (5, "two"), (9, "new")):
-        monkeypatch.setattr(filecache, "time", SimpleNamespace(time_ns=lambda at=second + tenth * 10**8: at))
-        path.write_text(text)
-        assert read(path, cache, calls) == text
-    monkeypatch.setattr(filecache, "time", SimpleNamespace(time_ns=lambda: second + 3 * 10**9))
-    assert [read(path, cache, calls) for _ in range(3)] == ["new"] * 3
-    assert len(calls) == 4
+@pytest.mark.parametrize(("ago", "settled"), [(9 * 10**7, False), (2 * 10**8, True)])
+def test_a_change_a_moment_ago_may_not_be_the_last(ago: int, settled: bool) -> None:
+    """Times in whole seconds are of ext4 with inodes of 128 bytes: there another one may come in that second."""
+    now = time.time_ns()
+    assert is_settled((now - ago) | 1) == settled
+    assert not is_settled(now // 10**9 * 10**9 - 10**9)
+    assert is_settled(now // 10**9 * 10**9 - 3 * 10**9)
 
 
 def test_what_is_missing_or_no_file_is_asked_for_again(tmp_path: Path) -> None:

@@ -39,13 +39,12 @@ class Pool(Workers[int]):
         take: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         self.poll = select.epoll()
-        super().__init__(limit, self.poll, take, work, prepare)
+        super().__init__(limit, self.poll, take, work, prepare, idle=0.1)
         self.made.append(self)
 
 
 @pytest.fixture(autouse=True)
-def pools_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(workers, "_IDLE", 0.1)
+def pools_end() -> Iterator[None]:
     yield
     for pool in Pool.made:
         pool.close()

@@ -14,6 +14,7 @@ from hook.core.decide import Done
 from hook.core.events import line
 from hook.core.facts import Container
 from hook.core.plan import Plan, plan
+from unit.ownmachine import Machine
 from unit.support import POD, bind, case, container, policy
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
@@ -136,11 +137,10 @@ def test_long_name_does_not_push_the_reason_out_of_the_log(kind: str) -> None:
 
 
 @pytest.fixture
-def marks(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory in which `node verify` marks its probes. A patch: it is below the machine's /run."""
-    path = root_dir / "probes"
-    monkeypatch.setattr(events, "PROBES", str(path))
-    return path
+def marks(machine: Machine) -> Path:
+    """The directory in which `node verify` marks its probes."""
+    Path(events.PROBES).parent.mkdir()
+    return Path(events.PROBES)
 
 
 def test_a_probe_is_known_by_its_container_id(marks: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from hook.core.base.errors import Refused
 from hook.core.policy.compiler import refresh
 from hook.entry import runtime
-from hook.entry.caller import Caller
+from hook.entry.caller import Caller, Options
+from hook.entry.cmdline import Invocation
 from hook.entry.write_spec import ANNOTATION, read
 from unit.support import ROOT, config, document
 
@@ -265,15 +267,13 @@ def test_a_container_without_env_gets_its_mount(wrapper: Wrapper, env: dict[str,
 
 
 @pytest.mark.parametrize("lost", [b'"B=1"', b'"CA=/ca.pem"'])
-def test_a_config_that_is_not_what_was_written_is_refused(
-    wrapper: Wrapper, monkeypatch: pytest.MonkeyPatch, lost: bytes
-) -> None:
-    monkeypatch.setattr(runtime, "_execute", lambda *_: pytest.fail("it was passed on"))
-    said: list[str] = []
-    monkeypatch.setattr(Caller, "say", lambda _, message: said.append(message))
-    replace = Caller.replace
-    monkeypatch.setattr(Caller, "replace", lambda self, path, data: replace(self, path, data.replace(lost, b'"X=1"')))
+def test_a_config_that_is_not_what_was_written_is_refused(wrapper: Wrapper, lost: bytes) -> None:
+    class Losing(Caller):
+        def replace(self, path: str, data: bytes) -> None:
+            super().replace(path, data.replace(lost, b'"X=1"'))
+
     where = [f"--policy={wrapper.policy}", f"--store={wrapper.directory}/s", f"--events={wrapper.directory}/e.jsonl"]
     arguments = ["--real", str(wrapper.real), *where, "--", "create", "--bundle", str(wrapper.config.parent), "0a"]
-    assert runtime.main(arguments, {}) == 1
-    assert said[0].endswith("config.json does not contain what was written to it")
+    options = Options(arguments, ("real", "hook"))
+    with pytest.raises(Refused, match=r"config\.json does not contain what was written to it$"):
+        runtime.passed_on(options, Invocation(options.rest or []), Losing({}, options.cold))

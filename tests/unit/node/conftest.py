@@ -1,39 +1,40 @@
-"""A node that is a directory, with an engine and a systemd that only remember what they were asked."""
+"""A node that is a directory, with an engine that only remembers what it was asked; systemd is the machine's."""
 
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hook.node import services, systemd
-from hook.node.change import journal as journals
-from hook.node.change import rewiring as change
-from hook.node.change.files import State, put
-from hook.node.probe import starter
+from hook.node.change import tree
 from unit.node.fake import FakeNode
+from unit.ownmachine import Machine
+
+_LOGS: list[list[str]] = []
+
+
+def _log(event: str, arguments: tuple[object, ...]) -> None:
+    """sys.addaudithook, which has no way back."""
+    if _LOGS and event in ("os.rename", "os.remove"):
+        name = str(arguments[event == "os.rename"]).rpartition("/")[2]
+        if name != "lock" and not name.endswith(".reassert-new"):
+            _LOGS[-1].append(("+" if event == "os.rename" else "-") + name)
+
+
+sys.addaudithook(_log)
 
 
 @pytest.fixture
-def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, ...]]]:
-    """What was asked of systemd, which is there. Nothing of this machine is touched."""
-    ran: list[tuple[str, ...]] = []
-    monkeypatch.setattr(systemd, "available", lambda: True)
-    monkeypatch.setattr(systemd, "run", lambda *words: ran.append(words))
-    monkeypatch.setattr(systemd, "is_active", lambda unit: True)
-    monkeypatch.setattr(systemd, "wait_active", lambda unit: ran.append(("wait", unit)))
-    monkeypatch.setattr(services, "ask", lambda path: {"nri": True})
-    monkeypatch.setattr(change.tree, "PLACE", str(tmp_path / "opt/reassert"))
-    monkeypatch.setattr(change.tree, "_SECONDS", 0)
-    monkeypatch.setattr(change.tree, "let_starts_end", lambda: None)  # it waits for what else this machine starts
-    monkeypatch.setattr(change.tree, "STAGING", str(tmp_path / "opt/aside"))
-    monkeypatch.setattr(change.compiler, "clear", lambda: ran.append(("clear",)))
-    monkeypatch.setattr(starter, "traces", list)
+def ran(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """The machine that is changed."""
+    # What is waited for is the whole machine's, other tests' container starts too, and at each of 600 steps.
+    monkeypatch.setattr(tree, "let_starts_end", lambda: None)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     handlers = [signal.getsignal(number) for number in numbers]
-    yield ran
+    yield machine
     for number, handler in zip(numbers, handlers, strict=True):
         signal.signal(number, handler)
 
@@ -44,13 +45,8 @@ def node(tmp_path: Path) -> FakeNode:
 
 
 @pytest.fixture
-def order(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def order(node: FakeNode) -> Iterator[list[str]]:
     """Names of the files that were put or removed, among the engine's calls, in order."""
-
-    def logged(path: str, state: State | None) -> None:
-        node.engine.calls.append(("+" if state else "-") + path.rpartition("/")[2])
-        put(path, state)
-
-    monkeypatch.setattr(journals, "put", logged)
-    monkeypatch.setattr(change, "put", logged)
-    return node.engine.calls
+    _LOGS.append(node.engine.calls)
+    yield node.engine.calls
+    _LOGS.pop()

@@ -42,6 +42,7 @@ class FakeEngine(Engine[None]):
     left: tuple[str, ...] = ()
     warnings_of: list[str] = field(default_factory=list)
     hints_of: list[str] = field(default_factory=list)
+    blockers_of: list[str] = field(default_factory=list)
     reads: int = 0
 
     def _called(self, name: str) -> None:
@@ -75,6 +76,9 @@ class FakeEngine(Engine[None]):
 
     def warnings(self, now: None) -> list[str]:
         return self.warnings_of
+
+    def blockers(self, before: object) -> list[str]:
+        return self.blockers_of
 
     def hints(self, now: None) -> list[str]:
         return self.hints_of

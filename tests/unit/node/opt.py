@@ -1,4 +1,4 @@
-"""A /opt of the test's own, for programs that consist of next to nothing."""
+"""The /opt of a machine of the test's own, for programs that consist of next to nothing."""
 
 from __future__ import annotations
 
@@ -13,18 +13,12 @@ from hook.node.change.files import put
 
 
 class Opt:
-    """`place`: what /opt/reassert is on a node. The directory above exists."""
+    """`place`: /opt/reassert."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Nothing is there yet."""
-        directory.mkdir()
-        self.place = directory / "reassert"
-        self._frozen = directory.parent / "dist"
-        monkeypatch.setattr(tree, "PLACE", str(self.place))
-        monkeypatch.setattr(tree, "COMMAND", str(directory / "command"))
-        monkeypatch.setattr(tree, "STAGING", str(directory / ".aside"))
-        monkeypatch.setattr(tree, "_SECONDS", 0)
-        monkeypatch.setattr(tree, "_PATIENCE", 0.2)
+        """Nothing is there yet. `directory`: where the program that runs was built."""
+        self.place = Path(tree.PLACE)
+        self._frozen = directory / "dist"
         monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)
         monkeypatch.setattr(sys, "executable", str(self._frozen / "reassert"))
 

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 
 from hook.core.base.errors import Usage
-from hook.node import agent, services
 from hook.node.agent import Agent, Starts, last_starts, starts_of, with_unchanged, without_event
-from hook.node.artifacts import dispatchers
 from hook.node.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.change.files import put
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
 from hook.node.services import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of
+from unit.ownmachine import Machine
 from unit.support import policy
 
 PROGRAM, FRONT = "/opt/reassert/reassert", "/opt/reassert/front"
@@ -54,10 +53,9 @@ def test_the_files_and_units_of_an_agent() -> None:
     assert is_wanted(wiring.notes)
 
 
-def test_a_package_has_the_units_and_they_are_only_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(services, "_PACKAGED", str(tmp_path))
+def test_a_package_has_the_units_and_they_are_only_enabled(machine: Machine) -> None:
     for unit in UNITS:
-        (tmp_path / unit).touch()
+        machine.file(f"/usr/lib/systemd/system/{unit}")
     wiring = Wiring()
     add_agent(wiring, choice(RUNTIME, program="/usr/lib/reassert/reassert", front="/bin/true"))
     links = [(path, state) for path, state in wiring.artifacts if path.startswith("/etc/systemd")]
@@ -65,7 +63,9 @@ def test_a_package_has_the_units_and_they_are_only_enabled(tmp_path: Path, monke
         "sockets.target.wants",
         "multi-user.target.wants",
     ]
-    assert [state and state.content.decode() for _, state in links] == [f"{tmp_path}/{unit}" for unit in UNITS]
+    assert [state and state.content.decode() for _, state in links] == [
+        f"/usr/lib/systemd/system/{unit}" for unit in UNITS
+    ]
 
 
 @pytest.mark.parametrize(
@@ -124,16 +124,7 @@ def test_metrics_that_a_unit_cannot_take_are_refused(given: dict[str, str | None
         metrics_of(given, {}, [])
 
 
-@pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory of dispatchers."""
-    monkeypatch.setattr(dispatchers, "DIRECTORY", str(tmp_path / "sbin"))
-    (tmp_path / "sbin").mkdir()
-    return tmp_path
-
-
-@pytest.mark.root
-def test_a_dispatcher_names_front_before_it_is_there(directory: Path) -> None:
+def test_a_dispatcher_names_front_before_it_is_there(machine: Machine) -> None:
     path, state = dispatcher_for("/bin/true", PROGRAM, {}, front=FRONT)
     lines = state.content.decode().splitlines()
     assert lines[0] == f"#!{FRONT}"
@@ -144,13 +135,10 @@ def test_a_dispatcher_names_front_before_it_is_there(directory: Path) -> None:
     assert script(path)
 
 
-@pytest.mark.root
 @pytest.mark.parametrize("text", ["cold", "gone"])
-def test_an_argument_of_a_front_that_read_the_file_before_reaches_no_runtime(directory: Path, text: str) -> None:
+def test_an_argument_of_a_front_that_read_the_file_before_reaches_no_runtime(machine: Machine, text: str) -> None:
     """It goes cold by executing sh with the file, in whose place there may be another one now."""
-    real = directory / "real"
-    real.write_text('#!/bin/sh\necho "$@"\n')
-    real.chmod(0o755)
+    real = machine.program("real", 'echo "$@"')
     path, state = dispatcher_for(str(real), PROGRAM, {})
     put(path, state if text == "cold" else pass_through(str(real)))
     for arguments in (["--cold=absent", "state", "c"], ["state", "c"]):
@@ -163,14 +151,13 @@ def event(start: str, cold: str = "", container: str = "c", adapter: str = "runt
     return json.dumps({**fields, "cold": cold} if cold else fields)
 
 
-def test_the_last_starts_are_read_from_the_end_of_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_starts_are_read_from_the_end_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "events.jsonl"
     assert last_starts(str(log)) == []
     lines = [event("cold", "policy"), "no JSON", "[1]", event("warm", adapter="nri"), json.dumps({"id": "older"})]
     log.write_text("\n".join([*lines, event("warm", container="last")]) + "\n")
     assert [found["id"] for found in last_starts(str(log))] == ["last", "c"]
-    monkeypatch.setattr(agent, "_TAIL", 120)
-    assert [found["id"] for found in last_starts(str(log))] == ["last"]
+    assert [found["id"] for found in last_starts(str(log), 120)] == ["last"]
 
 
 def test_starts_are_counted_by_the_runtime_that_an_engine_calls() -> None:

@@ -2,111 +2,109 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from hook.node import command
-from hook.node import status as status_module
-from hook.node.change import journal
-from hook.node.change.record import OwnedFile, OwnerRecord, Record
+from hook.node.change.record import OwnerRecord
 from hook.node.choice import adapters_of
-from hook.node.engines import registry
-from hook.node.errors import NodeError
 from unit.node.fake import FakeEngine
-from unit.support import policy
+from unit.node.opt import Opt
+from unit.ownmachine import Machine
+from unit.support import called, document
 
-HINT = "options.hooks does nothing"
-TRAP = "containers bypass it"
+LOG = "/var/log/reassert/events.jsonl"
+TRAP = "/run/hooks.d/reassert.json: CRI-O does not start"
 
 
 @pytest.fixture
-def engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeEngine:
-    """The node's only one. It is wired, and its files are current."""
-    engine, record = FakeEngine(left=("runtime",)), Record.read("/nonexistent")
-    record.parts = {"fake": OwnerRecord(["runtime"], files={"/etc/engine.conf": OwnedFile(None, "")})}
-    monkeypatch.setattr(command, "_root", lambda: None)
-    monkeypatch.setattr(command.Record, "read", lambda *_: record)
-    monkeypatch.setattr(status_module, "out_of_date", lambda *_: [])
-    monkeypatch.setattr(status_module, "_look_at_agent", lambda *_: None)
-    monkeypatch.setattr(
-        status_module, "policy", lambda **_: policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
-    )
-    monkeypatch.setattr(status_module, "EVENTS", f"{tmp_path}/log/events.jsonl")
-    monkeypatch.setattr(journal, "pending", lambda: None)
-    monkeypatch.setattr(registry, "installed", lambda: ["fake"])
-    monkeypatch.setattr(registry, "engine", lambda _: engine)
-    return engine
+def node(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    """A node with a CRI-O that does not run yet."""
+    machine.crio()
+    for runtime in ("crun", "runc"):
+        machine.program(runtime, ":")
+    Opt(tmp_path, monkeypatch).frozen("a program")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    enforce({"name": "r", "env": [{"name": "A", "value": "1"}]})
+    yield machine
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-def status(output: str) -> int:
-    return command._status(argparse.Namespace(engine=None, output=output, old_files=lambda _: []))
+def enforce(*rules: dict[str, Any], **spec: Any) -> None:
+    path = Path("/etc/reassert/policy.yaml")
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(document(*rules, **spec))
 
 
-def test_a_problem_changes_it(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    engine.hints_of, engine.warnings_of = [HINT], [TRAP]
-    assert status("json") == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["problems"], found["hints"]) == ([f"fake: {TRAP}"], [f"fake: {HINT}"])
-    assert status("table") == 1
-    assert f"! fake: {TRAP}\n" in capsys.readouterr().out
+def install(adapter: str = "runtime") -> None:
+    done = called("node", "install", "--engine", "crio", "--adapter", adapter, "--no-agent", "--no-probe")
+    assert done.returncode == 0, done.stderr
+    Path("/run/units/crio.service").write_text("0\n")  # it is active from now on
 
 
-@pytest.mark.parametrize(("adapters", "hinted"), [(["nri"], True), (["nri", "runtime"], False), (["runtime"], False)])
+def status() -> tuple[int, dict[str, Any]]:
+    done = called("node", "status", "--output", "json")
+    return done.returncode, json.loads(done.stdout)
+
+
+def test_a_problem_changes_it(node: Machine) -> None:
+    node.file("/etc/crio/crio.conf", 'crio.runtime.hooks_dir = ["/run/hooks.d"]\n')
+    install()
+    assert status()[0] == 0
+    node.file("/run/hooks.d/reassert.json", '{"stages": ["precreate"]}')
+    exit_status, found = status()
+    assert exit_status == 1
+    [problem] = found["problems"]
+    assert problem.startswith(f"crio: {TRAP}")
+    table = called("node", "status")
+    assert table.returncode == 1
+    assert f"! crio: {TRAP}" in table.stdout
+
+
+@pytest.mark.parametrize(("adapters", "hinted"), [("nri", True), ("nri,runtime", False), ("runtime", False)])
 def test_exec_env_that_nri_does_not_show_is_a_hint_without_the_wrapper(
-    adapters: list[str], hinted: bool, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+    adapters: str, hinted: bool, node: Machine
 ) -> None:
-    command.Record.read("").parts["fake"].adapters = adapters
-    assert status("json") == 0
-    hints = json.loads(capsys.readouterr().out)["hints"]
+    install(adapters)
+    hints = status()[1]["hints"]
     assert any("kubectl exec --env" in hint and "--adapter nri,runtime" in hint for hint in hints) is hinted
 
 
-def test_a_node_that_is_not_wired_has_a_status_of_its_own(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    engine.hints_of = [HINT]
-    monkeypatch.setattr(command.Record, "read", lambda *_: Record("/nonexistent", {}))
-    assert status("json") == 3
-    assert json.loads(capsys.readouterr().out)["hints"] == [f"fake: {HINT}"]
+def test_a_node_that_is_not_wired_has_a_status_of_its_own(node: Machine) -> None:
+    node.file("/etc/crio/crio.conf", 'crio.runtime.hooks_dir = ["/run/hooks.d"]\n')
+    node.file("/run/hooks.d/reassert.json", '{"stages": ["precreate"]}')
+    exit_status, found = status()
+    assert (exit_status, found["problems"]) == (3, [])
+    assert [hint.startswith(f"crio: {TRAP}") for hint in found["hints"]] == [True]
 
 
-def test_another_engine_that_cannot_be_wired_does_not_count(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_another_engine_that_cannot_be_wired_does_not_count(node: Machine) -> None:
     """docker.io's containerd has no CRI plugin; docker is wired all the same."""
-
-    def by_name(name: str) -> FakeEngine:
-        if name != "fake":
-            raise NodeError("the CRI plugin is disabled")
-        return engine
-
-    monkeypatch.setattr(registry, "installed", lambda: ["containerd", "fake"])
-    monkeypatch.setattr(registry, "engine", by_name)
-    assert status("json") == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["problems"], found["hints"]) == ([], ["containerd: the CRI plugin is disabled"])
+    install()
+    node.program("containerd", "echo disabled >&2; exit 1")
+    exit_status, found = status()
+    assert (exit_status, found["problems"]) == (0, [])
+    assert [hint.partition(":")[0] for hint in found["hints"]] == ["containerd"]
 
 
 MISSING = {"name": "company-ca", "mounts": [{"hostPath": "/nonexistent/ca.crt", "mountPath": "/etc/ssl/ca.crt"}]}
 REFUSED = "rule company-ca: hostPath /nonexistent/ca.crt: No such file or directory; every container that the rule "
 
 
-def test_a_missing_host_path_is_a_problem(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(status_module, "policy", lambda **_: policy(MISSING))
-    assert status("json") == 1
-    [problem] = json.loads(capsys.readouterr().out)["problems"]
-    assert problem.startswith(REFUSED)
-    monkeypatch.setattr(status_module, "policy", lambda **_: policy(MISSING, mode="Audit"))
-    assert status("json") == 0
-    [hint] = json.loads(capsys.readouterr().out)["hints"]
-    assert hint.startswith(REFUSED)
+def test_a_missing_host_path_is_a_problem(node: Machine) -> None:
+    install()
+    enforce(MISSING)
+    exit_status, found = status()
+    assert (exit_status, [problem.startswith(REFUSED) for problem in found["problems"]]) == (1, [True])
+    enforce(MISSING, mode="Audit")
+    exit_status, found = status()
+    assert (exit_status, [hint.startswith(REFUSED) for hint in found["hints"]]) == (0, [True])
 
 
 def instead_of_its_directory(log: Path) -> None:
@@ -114,7 +112,12 @@ def instead_of_its_directory(log: Path) -> None:
     log.parent.touch()
 
 
-LOGS: dict[str, tuple[Callable[[Path], None], str]] = {
+def anothers(log: Path) -> None:
+    log.touch()
+    os.chown(log, 1000, 1000)
+
+
+LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda log: None, ""),
     "missing with its directory": (lambda log: log.parent.rmdir(), ""),
     "regular": (lambda log: log.touch(), ""),
@@ -123,54 +126,36 @@ LOGS: dict[str, tuple[Callable[[Path], None], str]] = {
     "directory": (lambda log: log.mkdir(), "it is a directory"),
     "fifo": (os.mkfifo, "it is not a regular file"),
     "directory that is a file": (instead_of_its_directory, "Not a directory"),
+    "another user's": (anothers, "it belongs to the user 1000, not to root"),
 }
 
 
-@pytest.mark.parametrize("name", LOGS)
-def test_event_log_that_cannot_be_written_is_a_problem(
-    engine: FakeEngine, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    make, why = LOGS[name]
-    log = Path(status_module.EVENTS)
-    log.parent.mkdir()
-    make(log)
-    before = log.is_fifo() or log.exists()
-    assert status("json") == (1 if why else 0)
-    problems = [f"the event log {log} cannot be written: {why}; no event is logged"] if why else []
-    assert json.loads(capsys.readouterr().out)["problems"] == problems
-    assert (log.is_fifo() or log.exists()) == before
-
-
 @pytest.mark.users
-def test_event_log_of_another_user_is_a_problem(
-    root_dir: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = Path(status_module.EVENTS)
-    log.parent.mkdir()
-    log.touch()
-    os.chown(log, 1000, 1000)
-    assert status("table") == 1
-    assert (
-        f"! the event log {log} cannot be written: it belongs to the user 1000, not to root" in capsys.readouterr().out
-    )
+def test_event_log_that_cannot_be_written_is_a_problem(node: Machine) -> None:
+    install()
+    log = Path(LOG)
+    for name, (make, why) in LOGS.items():
+        log.parent.mkdir()
+        make(log)
+        before = log.is_fifo() or log.exists()
+        exit_status, found = status()
+        problems = [f"the event log {log} cannot be written: {why}; no event is logged"] if why else []
+        assert (exit_status, found["problems"]) == (1 if why else 0, problems), name
+        assert (log.is_fifo() or log.exists()) == before
+        if log.parent.exists():
+            log.parent.rename(f"/var/log/{name}")
 
 
-def test_engines_beside_the_one_that_is_verified_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"fake": FakeEngine(), "docker": FakeEngine(title="docker 20"), "crio": FakeEngine(title="CRI-O", up=False)}
-
-    def by_name(name: str) -> FakeEngine:
-        if name not in there:
-            raise NodeError("the CRI plugin is disabled")
-        return there[name]
-
-    monkeypatch.setattr(registry, "installed", lambda: ["containerd", "crio", "docker", "fake"])
-    monkeypatch.setattr(registry, "engine", by_name)
-    record = Record.read("/nonexistent")
-    record.parts = {"docker": OwnerRecord(["runtime"])}
-    assert command._beside("fake", record) == [
-        "containerd is not wired: reassert node verify --engine containerd",
-        "docker 20 is wired (runtime) and was not tried: reassert node verify --engine docker",
-    ]
+def test_engines_beside_the_one_that_is_verified_are_named(node: Machine) -> None:
+    """Of CRI-O, containerd, whose configuration is broken, and docker, which runs."""
+    enforce({"name": "r", "env": [{"name": "A", "value": "1"}]}, mode="Audit")
+    install()
+    node.program("containerd", "exit 1")
+    node.program("dockerd", "echo Docker version 24.0.1, build x")
+    node.daemon("docker.service", "dockerd")
+    said = called("node", "verify", "--engine", "docker").stdout
+    assert "containerd is not wired: reassert node verify --engine containerd" in said
+    assert "CRI-O 1.31.0 is wired (runtime) and was not tried: reassert node verify --engine crio" in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +13,11 @@ import pytest
 from hook import __version__
 from hook.node.artifacts import dispatchers
 from hook.node.change import journal, program, tree
-from hook.node.change.files import TREE, State
+from hook.node.change.files import TREE, State, put
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.errors import NodeError
 from hook.node.status import shown
+from unit.ownmachine import Machine, own_machine
 
 COPIED, PACKAGED = "/opt/reassert/reassert", "/usr/lib/reassert/reassert"
 
@@ -26,17 +29,20 @@ def record(called: str = "", wired: bool = True) -> Record:
 
 
 @pytest.fixture
-def places(monkeypatch: pytest.MonkeyPatch) -> None:
+def places(machine: Machine) -> Iterator[None]:
     """The paths are as before after the test."""
-    for module, names in ((tree, ("PLACE", "STAGING", "COMMAND")), (dispatchers, ("DIRECTORY",))):
-        for name in names:
-            monkeypatch.setattr(module, name, getattr(module, name))
-    monkeypatch.setattr(journal, "pending", lambda: None)
+    yield
+    with own_machine():
+        program.locate("")
 
 
-def recorded(monkeypatch: pytest.MonkeyPatch, notes: dict[str, object] | None) -> None:
-    parts = {} if notes is None else {"containerd": OwnerRecord(["runtime"], notes=notes)}
-    monkeypatch.setattr(program.Record, "read", lambda: Record("installed.json", parts))
+def recorded(notes: dict[str, object]) -> None:
+    """An engine is wired."""
+    found = Record.read()
+    found.parts = {"containerd": OwnerRecord(["runtime"], notes=notes)}
+    path, state = found.change()
+    Path(path).parent.mkdir(parents=True)
+    put(path, state)
 
 
 def paths() -> tuple[str, str, str, str]:
@@ -52,9 +58,7 @@ DEFAULTS = (
 
 
 @pytest.mark.parametrize("prefix", ["/opt", "/var/lib/reassert", "/usr/local"])
-def test_everything_lies_below_the_prefix(places: None, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    monkeypatch.setattr(program, "trusted", lambda path: None)
-    recorded(monkeypatch, None)
+def test_everything_lies_below_the_prefix(places: None, prefix: str) -> None:
     program.locate("")
     assert paths() == DEFAULTS
     program.locate(prefix)
@@ -64,9 +68,8 @@ def test_everything_lies_below_the_prefix(places: None, monkeypatch: pytest.Monk
     assert found == {"program": "x", "prefix": prefix}
 
 
-def test_later_commands_find_it(places: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(program, "trusted", lambda path: None)
-    recorded(monkeypatch, {"prefix": "/var/lib/reassert"})
+def test_later_commands_find_it(places: None) -> None:
+    recorded({"prefix": "/var/lib/reassert"})
     with pytest.raises(
         NodeError, match="is wired with --prefix /var/lib/reassert; run `reassert node uninstall` first"
     ):
@@ -75,26 +78,20 @@ def test_later_commands_find_it(places: None, monkeypatch: pytest.MonkeyPatch) -
     assert paths()[0] == "/var/lib/reassert/reassert"
 
 
-def test_an_interrupted_install_is_found_by_its_journal(places: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded(monkeypatch, None)
-    step = journal.Step("/srv/x/reassert/0123456789ab", None, State(b"", TREE))
-    left = journal.Journal("install", "containerd", [step], [], [])
-    monkeypatch.setattr(journal, "pending", lambda: left)
+def test_an_interrupted_install_is_found_by_its_journal(places: None) -> None:
+    Path(journal.DIRECTORY).mkdir(parents=True)
+    journal.begin("install", "containerd", [("/srv/x/reassert/0123456789ab", State(b"", TREE))], [])
     program.locate("")
     assert paths()[1] == "/srv/x/.reassert.reassert-aside"
 
 
 @pytest.mark.parametrize("prefix", ["opt", "/", "/opt/../srv", "/opt/"])
-def test_a_prefix_is_an_absolute_path(places: None, monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    recorded(monkeypatch, None)
+def test_a_prefix_is_an_absolute_path(places: None, prefix: str) -> None:
     with pytest.raises(NodeError, match="--prefix takes an absolute path"):
         program.locate(prefix)
 
 
-def test_a_prefix_that_others_can_write_is_refused(
-    places: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    recorded(monkeypatch, None)
+def test_a_prefix_that_others_can_write_is_refused(places: None, tmp_path: Path) -> None:
     (tmp_path / "theirs").mkdir(mode=0o777)
     (tmp_path / "theirs").chmod(0o777)
     with pytest.raises(NodeError, match=r"--prefix .*/theirs/x: "):
@@ -102,14 +99,11 @@ def test_a_prefix_that_others_can_write_is_refused(
     assert paths() == DEFAULTS
 
 
-def test_a_prefix_below_which_nothing_can_be_executed_is_refused(
-    places: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prefix_below_which_nothing_can_be_executed_is_refused(places: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dispatchers there would stop every container."""
-    monkeypatch.setattr(program, "trusted", lambda path: None)
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC | os.ST_NOSUID))
-    with pytest.raises(NodeError, match=rf"--prefix {tmp_path}/x: {tmp_path} is mounted noexec"):
-        program.locate(f"{tmp_path}/x")
+    with pytest.raises(NodeError, match="--prefix /opt/x: /opt is mounted noexec"):
+        program.locate("/opt/x")
     assert paths() == DEFAULTS
 
 
@@ -136,7 +130,8 @@ def test_a_node_has_one_installation(
     monkeypatch: pytest.MonkeyPatch, found: Record, own: str, packaged: bool, said: str, installs: bool
 ) -> None:
     """An uninstall is refused for the wiring of another program only."""
-    monkeypatch.setattr(program, "path_in_use", lambda: own)
+    monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)
+    monkeypatch.setattr(sys, "executable", own)
     monkeypatch.setattr(os.path, "lexists", lambda path: packaged)
     if said and (installs or not said.startswith(("the package", "run"))):
         with pytest.raises(NodeError, match=said):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,7 @@ from hook.node.change.files import Change, State, link, look, put
 from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
-
-pytestmark = pytest.mark.root
+from unit.ownmachine import Machine
 
 
 class Cut(Exception):
@@ -25,9 +25,9 @@ class Cut(Exception):
 
 
 @pytest.fixture(params=["an earlier one", "none"])
-def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Opt:
+def opt(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Opt:
     """Where the program goes, with an earlier one in place or without."""
-    opt = Opt(tmp_path / "opt", monkeypatch)
+    opt = Opt(tmp_path, monkeypatch)
     if request.param != "none":
         opt.install("old")
     opt.frozen("new")
@@ -58,13 +58,13 @@ def changes(node: Path) -> list[Change]:
 
 def everything(node: Path) -> dict[str, object]:
     found: dict[str, object] = {}
-    for directory, names, files in os.walk(node):
+    for directory, names, files in chain(os.walk(node), os.walk("/opt"), os.walk("/usr/local/bin")):
         for name in [*names, *files]:
             path = Path(directory, name)
             status = path.lstat()
             content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else b""
             time = status.st_mtime_ns if name == "config.toml" else 0
-            found[str(path.relative_to(node))] = (status.st_mode, content, time)
+            found[str(path)] = (status.st_mode, content, time)
     return found
 
 
@@ -86,7 +86,7 @@ def run(node: Path, cut: int, monkeypatch: pytest.MonkeyPatch) -> int:
 
     prepared = changes(node)
     with monkeypatch.context() as patch:
-        patch.setattr("hook.node.change.files.os.rename", rename)
+        patch.setattr(os, "rename", rename)
         journal = journals.begin("install", "test", prepared, [], str(node / "state"))
         journals.apply(journal)
     journal.end(str(node / "state"))
@@ -105,10 +105,10 @@ def test_cut_off_anywhere_it_is_put_back(node: Path, cut: int, monkeypatch: pyte
         left.undo()  # as often as it takes
         for path in filter(look, left.new()):
             put(path, None)
-        tree.tidy()
+        tree.tidy(stays=0)
         journals.remove_directories(left.directories)
         left.end(str(node / "state"))
-    tree.tidy()
+    tree.tidy(stays=0)
     assert everything(node) == before
     assert journals.pending(str(node / "state")) is None
 
@@ -172,7 +172,7 @@ def test_a_file_system_that_cannot_be_written_has_nothing_to_be_put_back(
     """/usr/local is read-only, say: unlink(2) says so before it says that there is no such file."""
     before = everything(node)
     journal = journals.begin("install", "test", [(str(node / "bin"), link("/usr/bin/new"))], [], str(node / "state"))
-    monkeypatch.setattr("hook.node.change.files.os.unlink", _read_only)
+    monkeypatch.setattr(os, "unlink", _read_only)
     journal.undo()
     monkeypatch.undo()
     journal.end(str(node / "state"))
@@ -187,7 +187,7 @@ def test_a_full_disk_is_said_with_the_file(tmp_path: Path, monkeypatch: pytest.M
     def full(_fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("hook.node.change.files.os.fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device") as failed:
         put(str(tmp_path / "file"), State(b"x"))
     assert describe(failed.value) == f"{tmp_path}/file: No space left on device"

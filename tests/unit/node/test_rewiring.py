@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import systemd
 from hook.node.artifacts.dispatchers import real_of
 from hook.node.change import rewiring as change
 from hook.node.change.files import Disk, State
 from hook.node.change.record import PROGRAM, Record
 from hook.node.engines.base import Wiring
 from hook.node.errors import NodeError
-from unit.node.fake import OURS, FakeEngine, FakeNode, Killed
+from unit.node.fake import OURS, FakeEngine, FakeNode
+from unit.ownmachine import Machine
 
-pytestmark = [pytest.mark.usefixtures("ran"), pytest.mark.root]
+pytestmark = pytest.mark.usefixtures("ran")
 
 UNIT = "reassert-test.service"
 
@@ -139,8 +139,8 @@ def test_policy_that_was_edited_stays(node: FakeNode) -> None:
     assert not (node.top / "bin/reassert").is_symlink()
 
 
-def test_an_engine_that_would_not_start_again_is_not_restarted(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(type(node.engine), "blockers", lambda engine, before: ["x.json: CRI-O does not start"])
+def test_an_engine_that_would_not_start_again_is_not_restarted(node: FakeNode) -> None:
+    node.engine.blockers_of = ["x.json: CRI-O does not start"]
     with pytest.raises(NodeError, match=r"Fake 1.0 runs and would not start again: x.json: CRI-O does not start"):
         node.install(node.wiring("crun"))
     assert not node.dispatcher("crun").exists()
@@ -212,37 +212,32 @@ def with_unit(node: FakeNode) -> Wiring:
     return wiring
 
 
-def test_unit_runs_with_it_and_stops_after_it(node: FakeNode, ran: list[tuple[str, ...]]) -> None:
+def test_unit_runs_with_it_and_stops_after_it(node: FakeNode, ran: Machine) -> None:
     node.install(with_unit(node))
-    assert ran == [("daemon-reload",), ("restart", "--no-block", UNIT), ("wait", UNIT)]
-    ran.clear()
+    assert ran.asked() == ["daemon-reload", f"restart --no-block {UNIT}"]
+    compiled = ran.file("/var/lib/reassert/0123.json")
     node.uninstall()
-    assert ran == [("stop", UNIT), ("clear",), ("daemon-reload",)]
+    assert ran.asked() == [f"stop {UNIT}", "daemon-reload"]
+    assert not compiled.exists()
 
 
-def test_unit_that_was_not_stopped_is_stopped_by_the_next(
-    node: FakeNode, ran: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unit_that_was_not_stopped_is_stopped_by_the_next(node: FakeNode, ran: Machine) -> None:
     """Killed when there is no way back any more and the unit still runs."""
     node.install(with_unit(node))
-
-    def run(*words: str) -> None:
-        raise Killed
-
-    with monkeypatch.context() as killed:
-        killed.setattr(systemd, "run", run)
-        with pytest.raises(Killed):
-            node.uninstall()
-    ran.clear()
+    ran.file(f"/run/units/{UNIT}.fails", "killed")
+    with pytest.raises(NodeError, match="killed"):
+        node.uninstall()
+    Path(f"/run/units/{UNIT}.fails").unlink()
+    ran.asked()
     node.uninstall()
-    assert ran == [("stop", UNIT), ("clear",), ("daemon-reload",)]
+    assert ran.asked() == [f"stop {UNIT}", "daemon-reload"]
 
 
-def test_a_masked_engine_is_not_begun_with(node: FakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_masked_engine_is_not_begun_with(node: FakeNode, ran: Machine) -> None:
     """Nobody could restart it, for the change or for its return."""
     before = node.everything()
     node.engine.service = "fake.service"
-    monkeypatch.setattr(systemd, "is_masked", lambda unit: unit == "fake.service")
+    ran.file("/run/units/fake.service.masked")
     with pytest.raises(NodeError, match=r"^fake.service is masked .*unmask it first$"):
         node.install()
     assert (node.everything(), node.engine.calls) == (before, [])

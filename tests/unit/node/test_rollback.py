@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -15,10 +17,10 @@ from hook.node.change.files import State
 from hook.node.change.record import Record
 from hook.node.change.rewiring import rollback
 from hook.node.errors import NodeError
-from hook.node.probe import starter
 from unit.node.fake import FakeNode, Killed, killed_before
+from unit.ownmachine import Machine
 
-pytestmark = [pytest.mark.usefixtures("ran"), pytest.mark.root]
+pytestmark = pytest.mark.usefixtures("ran")
 
 
 @pytest.mark.parametrize(
@@ -117,15 +119,15 @@ def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[st
 
 @pytest.mark.parametrize("fails", [set[str](), {"clean"}])
 def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
-    node: FakeNode, order: list[str], fails: set[str], monkeypatch: pytest.MonkeyPatch
+    node: FakeNode, order: list[str], fails: set[str], ran: Machine
 ) -> None:
-    monkeypatch.setattr(starter, "traces", lambda: ["/run/reassert-verify-1-0"])
+    Path("/run/reassert-verify-99999999-0").mkdir()
 
-    def killed() -> None:
+    def killed(_now: None) -> None:
+        unfinished.enter_context(killed_before(1))  # nothing can be put back any more
         raise Killed
 
-    with pytest.raises(Killed), monkeypatch.context() as nothing:
-        nothing.setattr("hook.node.change.rewiring.rollback", lambda *_: killed())
+    with ExitStack() as unfinished, pytest.raises(Killed):
         node.make(node.installed(), prove=killed)
     order.clear()
     node.engine.fails |= fails
@@ -185,7 +187,7 @@ def test_killed_at_any_step_and_whenever_it_is_put_back(
     node: FakeNode, operation: str, finishing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What puts it back is killed at its first step, then at its second one, until it comes to its end."""
-    monkeypatch.setattr("os.fsync", lambda fd: None)
+    monkeypatch.setattr(os, "fsync", lambda fd: None)
     wanted = {"uninstall": node.everything()}
     node.install()
     wanted["install"] = node.everything()

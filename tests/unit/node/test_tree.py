@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -14,14 +16,13 @@ from hook.node.change.files import look
 from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
-
-pytestmark = pytest.mark.root
+from unit.ownmachine import Machine
 
 
 @pytest.fixture
-def opt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:
+def opt(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:
     """With a program in place."""
-    opt = Opt(tmp_path / "opt", monkeypatch)
+    opt = Opt(tmp_path, monkeypatch)
     opt.install("first")
     return opt
 
@@ -41,7 +42,7 @@ def test_same_content_changes_nothing(opt: Opt) -> None:
 def test_another_content_takes_its_place_and_the_first_one_goes(opt: Opt) -> None:
     opt.install("second")
     assert opt.in_place() == "second"
-    tree.tidy()
+    tree.tidy(stays=0, patience=0.2)
     assert opt.names() == {"reassert", "start"}
     assert changed() == []
 
@@ -52,10 +53,10 @@ def test_what_runs_stays_until_it_has_ended(opt: Opt) -> None:
     shutil.copy("/bin/sleep", executable)
     with subprocess.Popen([executable, "60"]) as running:
         opt.install("second")
-        tree.tidy()
+        tree.tidy(stays=0, patience=0.2)
         assert executable.exists()
         running.kill()
-    tree.tidy()
+    tree.tidy(stays=0, patience=0.2)
     assert opt.names() == {"reassert", "start"}
 
 
@@ -65,7 +66,7 @@ def test_damaged_program_is_replaced_beside_it(opt: Opt) -> None:
     assert len(changed()) == 3  # the directory, `start`, the link
     opt.install("first")
     assert code.exists()
-    tree.tidy()
+    tree.tidy(stays=0, patience=0.2)
     assert opt.in_place() == "first"
     assert not code.exists()
     assert changed() == []
@@ -75,7 +76,7 @@ def test_what_is_not_ours_stays(opt: Opt) -> None:
     (opt.place / "lib").mkdir()
     (opt.place / "README").touch()
     opt.install("second")
-    tree.tidy()
+    tree.tidy(stays=0, patience=0.2)
     assert opt.names() == {"reassert", "start", "lib", "README"}
 
 
@@ -111,24 +112,18 @@ def test_front_is_switched_with_the_program(opt: Opt, tmp_path: Path) -> None:
     built.unlink()
     opt.install("third")
     assert front.exists()  # a dispatcher may name it until all is done
-    tree.tidy()
+    tree.tidy(stays=0, patience=0.2)
     assert not os.path.lexists(front)
 
 
-def test_starts_that_are_under_way_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree, "_PATIENCE", 0.3)
-    runtime = tmp_path / "runtime"
-    runtime.write_text("#!/bin/sh\nsleep 60\n")
-    runtime.chmod(0o755)
-    cases = {("create", "--bundle", "/b", "c"): True, ("exec", "--process=/p", "c"): True, ("state", "c"): False}
-    for arguments, waits in cases.items():
-        with subprocess.Popen([runtime, *arguments]) as running:
-            while b"runtime" not in Path(f"/proc/{running.pid}/cmdline").read_bytes():
-                pass
-            assert tree._is_start(f"/proc/{running.pid}") == waits
-            tree.let_starts_end()
-            running.kill()
-    assert not tree._is_start("/proc/0")
+@pytest.mark.parametrize("words", [["create", "--bundle", "/b", "c"], ["exec", "--process=/p", "c"]])
+def test_starts_that_are_under_way_are_waited_for(words: list[str]) -> None:
+    """As long as the patience lasts."""
+    with subprocess.Popen(["/bin/sh", "-c", "sleep 60; :", *words], start_new_session=True) as running:
+        began = time.monotonic()
+        tree.let_starts_end(1)
+        assert time.monotonic() - began >= 1
+        os.killpg(running.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("what", ["source", "copy"])

@@ -15,8 +15,9 @@ from typing import Any
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
-from hook.nri.plugin import SERVICE, Plugin
+from hook.nri.plugin import SERVICE, Limits, Plugin
 from hook.nri.report import Report
+from hook.nri.request import Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, Demux, frames
 from hook.nri.validation import Validator
 from hook.ops.metrics.prometheus import Metrics
@@ -119,10 +120,46 @@ class Peer:
         return events
 
 
+class SlowValidator(Validator):
+    """One that waits for `go` with containers of this name, or with questions about adjustments (`asked`)."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.slow, self.asked, self.go = "", False, threading.Event()
+
+    def create(self, request: Request, pod: Any, container: Any) -> Reply:
+        """As the others, later."""
+        if container.name == self.slow:
+            self.go.wait(120)
+        return super().create(request, pod, container)
+
+    def validate(self, request: Request, argument: Any) -> Reply:
+        """As the others, later."""
+        if self.asked:
+            self.go.wait(120)
+        return super().validate(request, argument)
+
+
+class SlowReport(Report):
+    """One whose lines wait for `go` once it is `slow`."""
+
+    slow = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self.go = threading.Event()
+        super().__init__(*arguments)
+
+    def line(self, text: str) -> None:
+        """As the others, later."""
+        if self.slow:
+            self.go.wait(60)
+        super().line(text)
+
+
 class Running:
     """A plugin in a thread, its peer, and what it logged."""
 
-    def __init__(self, directory: Path, policy: str) -> None:
+    def __init__(self, directory: Path, policy: str, **limits: float) -> None:
         self.events = directory / "events.jsonl"
         self.policy = directory / "policy.yaml"
         self.policy.write_text(policy)
@@ -130,9 +167,10 @@ class Running:
         refresh(str(self.policy), str(directory / "store"))  # else by a child process
         self.resident = Resident(str(self.policy), str(directory / "store"))
         self.resident.get(60)
-        self.decider = Validator(self.resident, Report(str(self.events), self.metrics))
+        self.report = SlowReport(str(self.events), self.metrics)
+        self.decider = SlowValidator(self.resident, self.report)
         theirs, ours = socket.socketpair()
-        self.plugin = Plugin(ours, self.decider, "reassert", "10")
+        self.plugin = Plugin(ours, self.decider, "reassert", "10", Limits(**limits))  # type: ignore[arg-type]
         self.peer = Peer(theirs)
         self.thread = threading.Thread(target=self.plugin.run)
         self.thread.start()
@@ -190,14 +228,18 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @contextmanager
-def running(directory: Path, policy: str, take_in: bool = True, version: str = "2.1.9") -> Iterator[Running]:
+def running(
+    directory: Path, policy: str, take_in: bool = True, version: str = "2.1.9", **limits: float
+) -> Iterator[Running]:
     """A plugin that a runtime has taken in."""
-    plugin = Running(directory, policy)
+    plugin = Running(directory, policy, **limits)
     try:
         if take_in:
             plugin.peer.take_in(version)
         yield plugin
     finally:
+        plugin.decider.go.set()
+        plugin.report.go.set()
         plugin.peer.socket.close()
         plugin.thread.join(60)
         plugin.decider.report.close(60)

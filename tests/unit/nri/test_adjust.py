@@ -261,22 +261,6 @@ def test_the_message_has_what_was_asked_and_nothing_else() -> None:
         assert {field.name for field, _ in made.ListFields()} == {"env", "mounts", "linux", "annotations"}
 
 
-def test_many_mounts_cost_one_pass(ca: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounded by steps, not by a clock: each mount was once compared with every other."""
-    steps = 0
-
-    def counting(one: dict[str, object], other: dict[str, object]) -> bool:
-        nonlocal steps
-        steps += 1
-        return one == other
-
-    monkeypatch.setattr("hook.nri.adjust._same", counting)
-    paths = [f"/etc/ssl{'/' * number}/certs" for number in range(900)]
-    _, denials = mounts_after(paths, ca, False)
-    assert denials == []
-    assert steps < 10 * len(paths)
-
-
 EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}
 
 

@@ -15,9 +15,9 @@ from hook.core.container.identity import APP_TYPES
 from hook.nri import ttrpc
 from hook.nri.creation import identify
 from hook.nri.requested import Mounts
-from unit.allocated import specs_in
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
+from unit.ownmachine import Machine
 from unit.support import document
 
 DEVICES = {"name": "devices", "deviceAllocations": {"devices": True}}
@@ -61,14 +61,12 @@ def test_devices_matter_from_the_moment_that_kubelet_has_allocated_one(root_dir:
     ],
 )
 def test_cdi_devices_that_kubelet_asked_for_are_exact(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch, version: str, asked: list[str], stays: bool
+    root_dir: Path, machine: Machine, version: str, asked: list[str], stays: bool
 ) -> None:
     """containerd hands them over from 2.3 on; before, each container of the pod may have its claims' devices."""
     edits = {"mounts": [{"hostPath": "/lib/gpu", "containerPath": "/usr/gpu"}]}
     devices = [{"name": "0", "containerEdits": edits}, {"name": "1", "containerEdits": {"env": ["A=1"]}}]
-    (root_dir / "cdi").mkdir()
-    (root_dir / "cdi/gpu.json").write_text(json.dumps({"kind": "v.example/gpu", "devices": devices}))
-    specs_in(root_dir, monkeypatch)
+    machine.file("/etc/cdi/gpu.json", json.dumps({"kind": "v.example/gpu", "devices": devices}))
     owned = claim("mine", "1-2-3", devices={"d": ["v.example/gpu=0", "v.example/gpu=1"]})
     (root_dir / "dra_manager_state").write_bytes(state([owned]))
     rule = {"name": "r", "deviceAllocations": {"exclusive": ["v.example/gpu"]}, "onConflict": "Deny"}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,13 +21,10 @@ GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
 POLICY = document(GPU)
 
 
-def test_events_of_containers_that_are_created_at_once_come_after_the_answers(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_events_of_containers_that_are_created_at_once_come_after_the_answers(root_dir: Path) -> None:
     """Each once, in their order; those that would be too many before the next request."""
-    monkeypatch.setattr("hook.nri.plugin.QUIET", 60_000)
     count = 2 * MOST + 3
-    with running(root_dir, POLICY) as plugin:
+    with running(root_dir, POLICY, quiet=60_000) as plugin:
         for number in range(count):
             assert not plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}")).status.code
         wait_until(lambda: len(events_of(plugin)) >= 2 * MOST)
@@ -50,20 +45,12 @@ def test_event_is_written_when_the_connection_ends_at_once(root_dir: Path) -> No
 
 
 @pytest.mark.parametrize("version", ["2.1.9", KNOWN])
-def test_no_event_says_what_a_runtime_was_asked_that_got_no_answer(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch, version: str
-) -> None:
+def test_no_event_says_what_a_runtime_was_asked_that_got_no_answer(root_dir: Path, version: str) -> None:
     with running(root_dir, POLICY, version=version) as plugin:
-        create, closed = plugin.decider.create, threading.Event()
-
-        def late(*arguments: Any) -> Any:
-            closed.wait(20)
-            return create(*arguments)
-
-        monkeypatch.setattr(plugin.decider, "create", late)
+        plugin.decider.slow = "app"
         plugin.peer.send("CreateContainer", create_request(["GPU=all"]))
         plugin.peer.socket.close()
-        closed.set()
+        plugin.decider.go.set()
         plugin.thread.join(20)
         assert events_of(plugin) == []
 
@@ -84,32 +71,24 @@ def test_event_waits_for_the_question_and_says_what_was_looked_at(root_dir: Path
         assert plugin.metric("reassert_containers_total", outcome="unchanged") == 1
 
 
-def test_event_is_written_without_the_question_too(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_event_is_written_without_the_question_too(root_dir: Path) -> None:
     """Another plugin may have refused the container: at the next one, after a while, or when the connection ends."""
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
         plugin.create(["GPU=all"], id="c1")
         assert [event["id"] for event in events_of(plugin)] == ["c0"]
-        monkeypatch.setattr("hook.nri.plugin.UNHELD", 0.0)
-        wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0", "c1"])
-        monkeypatch.setattr("hook.nri.plugin.UNHELD", 30.0)
-        plugin.create(["GPU=all"], id="c2")
         plugin.peer.socket.close()
         plugin.thread.join(20)
-        assert [(event["id"], event["verified"]) for event in events_of(plugin)] == [("c0", ""), ("c1", ""), ("c2", "")]
+        assert [(event["id"], event["verified"]) for event in events_of(plugin)] == [("c0", ""), ("c1", "")]
+    with running(root_dir, POLICY, version=KNOWN, unheld=0.0) as plugin:
+        plugin.create(["GPU=all"], id="c2")
+        wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0", "c1", "c2"])
 
 
-def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_hangs_keeps_one_thread(root_dir: Path) -> None:
     """However many containers are created meanwhile; their events are written once it goes on."""
-    go = threading.Event()
-    write = Report.line
-
-    def hang(*arguments: Any) -> None:
-        go.wait(60)
-        write(*arguments)
-
     with running(root_dir, POLICY) as plugin:
-        monkeypatch.setattr("hook.nri.report.Report.line", hang)
+        plugin.report.slow = True
         for number in range(100):
             response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
             assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void", (
@@ -117,22 +96,20 @@ def test_log_that_hangs_keeps_one_thread(root_dir: Path, monkeypatch: pytest.Mon
             )
         assert len(plugin.plugin.stuck) == 1
         assert events_of(plugin) == []
-        go.set()
+        plugin.report.go.set()
         wait_until(lambda: [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(100)])
 
 
-def test_log_that_hangs_delays_no_answer(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_hangs_delays_no_answer(root_dir: Path) -> None:
     """The events of earlier containers are written after the answer, or in a thread."""
-    go = threading.Event()
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
-        monkeypatch.setattr("hook.nri.report.try_to_append", lambda *_: go.wait(20))
+        plugin.report.slow = True
         for number in range(1, 4):
             response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
             assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void", (
                 "not a refusal for a late answer"
             )
-        go.set()
 
 
 def answered(container_id: str) -> Request:

@@ -11,7 +11,6 @@ import pytest
 
 from hook.nri.report import POLICY, Report
 from hook.ops.metrics.prometheus import Metrics
-from unit.nri.support import wait_until
 
 
 @pytest.mark.parametrize(("output", "errors"), [(None, None), ("/dev/full", 1)])
@@ -22,13 +21,12 @@ def test_a_standard_output_that_takes_nothing_stops_nobody(
     stdout: TextIO | None = open(output, "w") if output else None  # noqa: SIM115  # closing it would fail
     monkeypatch.setattr(sys, "stdout", stdout)
     metrics = Metrics()
-    report = Report(str(root_dir / "events.jsonl"), metrics)
     for number in range(2):
+        report = Report(str(root_dir / "events.jsonl"), metrics)
         report.plugin(POLICY, "info", str(number))
-        wait_until(lambda: not report._lines)
+        report.close(60)
         assert (metrics.registry.get_sample_value("reassert_errors_total", {"kind": "log"}) or None) == (
             errors and errors + number
         )
-    report.close(60)
     events = [json.loads(line) for line in (root_dir / "events.jsonl").read_text().splitlines()]
     assert [event["message"] for event in events] == ["0", "1"]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.stalled import stalling
+from e2e.support import need
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hook.core.base.errors import Undecided
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
@@ -34,6 +34,7 @@ from unit.nri.support import (
     wait_until,
 )
 from unit.nri.test_wire import fed
+from unit.ownmachine import Machine
 from unit.support import FIXTURES, document, examples, policy
 
 GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
@@ -186,10 +187,9 @@ def test_annotations_that_must_be_absent(root_dir: Path) -> None:
         assert plugin.validate(create, adjust={"annotations": both}).reject
 
 
-def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, machine: Machine) -> None:
     """Both ways of setting env, appended and in place, end with the value of the CDI spec."""
-    spec = root_dir / "vendor.json"
-    monkeypatch.setattr("hook.core.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
+    spec = machine.file("/etc/cdi/vendor.json")
     os.mkdir(root_dir / "ca")
     rules = {
         "name": "gpu",
@@ -223,14 +223,11 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, monkeypatch: 
                 assert "because of CDI device vendor.com/gpu=0, which plugin 20-late injected" in answer.reason
 
 
-def test_device_of_another_plugin_that_was_not_allocated_is_refused(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hook.core.container.cdi.edits_of_devices.__defaults__", ((str(root_dir),),))
+def test_device_of_another_plugin_that_was_not_allocated_is_refused(root_dir: Path, machine: Machine) -> None:
     node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 7}
     nodes = [node, {**node, "path": "/dev/x", "permissions": "r"}, {"path": "/dev/y", "hostPath": "/dev/null"}]
     devices = [{"name": "0", "containerEdits": {"deviceNodes": nodes}}]
-    (root_dir / "v.json").write_text(json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/gpu", "devices": devices}))
+    machine.file("/etc/cdi/v.json", json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/gpu", "devices": devices}))
     text = document({"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}, kubelet={"root": str(root_dir)})
     asked = {"CDI_devices": [{"name": "v.com/gpu=0"}]}, {"linux": {"devices": [node]}}
     owners = owned(CDI, "v.com/gpu=0"), owned(DEVICES, "/dev/gpu0")
@@ -254,13 +251,8 @@ def test_device_of_another_plugin_that_was_not_allocated_is_refused(
             assert answer.reject
 
 
-def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unreadable(names: list[str]) -> list[Any]:
-        raise Undecided("CDI spec: broken")
-
-    monkeypatch.setattr("hook.nri.validation.edits_of_devices", unreadable)
+def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(root_dir: Path, machine: Machine) -> None:
+    machine.file("/etc/cdi/vendor.json", mode=0o666)
     adjust = {"CDI_devices": [{"name": "vendor.com/gpu=0"}]}
     for mode, rejected in (("Fail", True), ("Ignore", False)):
         with running(root_dir, document(GPU, failurePolicy=mode), version=KNOWN) as plugin:
@@ -289,29 +281,20 @@ def test_nul_and_sizes_are_refused(root_dir: Path) -> None:
         assert "limit of 100000 entries" in plugin.validate(many, adjust={}).reason
 
 
-def test_container_that_the_failure_policy_let_start_is_not_refused_afterwards(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with running(root_dir, document(GPU, failurePolicy="Ignore"), version=KNOWN) as plugin:
-        with monkeypatch.context() as patch:
-            patch.setattr("hook.nri.creation.adjust", lambda *_: 1 / 0)
-            assert plugin.create(["GPU=all"]).status.code == 0
+def test_container_that_the_failure_policy_let_start_is_not_refused_afterwards(root_dir: Path) -> None:
+    """The decision failed: no runtime takes an answer of this size."""
+    long = {"name": "long", "env": [{"name": f"LONG_{at}", "value": "x" * 100_000} for at in range(6)]}
+    with running(root_dir, document(GPU, long, failurePolicy="Ignore"), version=KNOWN) as plugin:
+        assert plugin.create(["GPU=all"]).status.code == 0
         assert not plugin.validate(create_request(["GPU=all"]), adjust={}).reject
         assert [event["event"] for event in events_of(plugin)] == ["container.error"]
 
 
-def test_late_answer_refuses(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_answer_refuses(root_dir: Path) -> None:
     """The runtime's limit is for this question as for others."""
-    go = threading.Event()
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
-        validate = plugin.decider.validate
-
-        def hang(*arguments: Any) -> Any:
-            go.wait(20)
-            return validate(*arguments)
-
-        monkeypatch.setattr(plugin.decider, "validate", hang)
+        plugin.decider.asked = True
         create = create_request(["GPU=all"])
         stream = plugin.peer.send(
             "ValidateContainerAdjustment", VALIDATE(pod=create.pod, container=create.container), timeout=4 * TICK
@@ -319,19 +302,24 @@ def test_late_answer_refuses(root_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
         answered, response = plugin.peer.response()
         assert answered == stream
         assert ttrpc.get("ValidateContainerAdjustmentResponse").FromString(response.payload).reject
-        go.set()
+        plugin.decider.go.set()
         wait_until(lambda: len(events_of(plugin)) == 1)
         assert events_of(plugin)[0]["event"] == "container.denied"
 
 
+@pytest.mark.users  # a mount of FUSE by the machine's own root
 @pytest.mark.parametrize("another", [False, True])
 def test_an_adjusted_container_that_starts_after_a_late_answer_has_its_event_once(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch, another: bool
+    root_dir: Path, machine: Machine, another: bool
 ) -> None:
     """`another`: a further container is created while the directory of CDI specs hangs."""
-    go = threading.Event()
-    monkeypatch.setattr("hook.nri.validation.edits_of_devices", lambda _: go.wait(20) and [])
-    with running(root_dir, document(GPU, failurePolicy="Ignore"), version=KNOWN) as plugin:
+    need(os.path.exists("/dev/fuse"), "/dev/fuse")
+    with (
+        stalling(root_dir) as volume,
+        running(root_dir, document(GPU, failurePolicy="Ignore"), version=KNOWN) as plugin,
+    ):
+        os.symlink(volume.path, "/etc/cdi")
+        volume.stall()
         plugin.create(["GPU=all"])
         create = create_request(["GPU=all"])
         request = VALIDATE(pod=create.pod, container=create.container, adjust={"CDI_devices": [{"name": "a/b=0"}]})
@@ -340,7 +328,7 @@ def test_an_adjusted_container_that_starts_after_a_late_answer_has_its_event_onc
             streams.append(plugin.peer.send("CreateContainer", create_request(["GPU=void"], id="c1")))
         answers = dict(plugin.peer.response() for _ in streams)
         assert not ttrpc.get("ValidateContainerAdjustmentResponse").FromString(answers[streams[0]].payload).reject
-        go.set()
+        volume.answer()
         wait_until(lambda: len(events_of(plugin)) == 2)
         plugin.peer.call("StateChange", ttrpc.get("Empty")())
         assert [event["event"] for event in events_of(plugin)] == ["container.edited", "container.error"]

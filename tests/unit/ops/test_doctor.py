@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import timestamp
-from hook.core.policy import store
 from hook.core.policy.compiler import compile_bytes
 from hook.node.agent import Agent
 from hook.node.change.record import Record
@@ -21,6 +19,7 @@ from hook.node.status import Status
 from hook.ops.audit.audit import Audit, ContainerReport, Round
 from hook.ops.doctor import bundle
 from hook.ops.doctor.checks import BAD, OK, NodeState, checks, remedy
+from unit.ownmachine import Machine
 from unit.support import document
 
 OWNED = "/etc/ssl/certs/ca-certificates.crt"
@@ -44,8 +43,8 @@ def edit(before: Any, after: str | None, **more: Any) -> dict[str, Any]:
     return {"event": "container.edited", "id": "0a", "edits": [described], "denials": [], "errors": []}
 
 
-def test_every_part_has_a_line_and_what_is_bad_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "SOURCE", str(tmp_path / "p"))  # a file that is there; the machine may have none
+def test_every_part_has_a_line_and_what_is_bad_a_command(tmp_path: Path, machine: Machine) -> None:
+    machine.file("/etc/reassert/policy.yaml", POLICY)
     found = checks(seen(tmp_path / "p", problems=["containerd: x out of date: run `reassert node install`, which y"]))
     parts = ("engines", "adapters", "warm path", "policy", "permissions", "containers", "checkpoint", "clock", "disk")
     assert list(dict.fromkeys(check.part for check in found)) == [*parts, "last errors"]
@@ -90,9 +89,7 @@ def test_last_errors_are_shown_by_a_command_of_reassert(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("secret", SECRETS)
-def test_no_secret_of_a_container_gets_into_a_bundle(
-    root_dir: Path, secret: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_of_a_container_gets_into_a_bundle(root_dir: Path, secret: str, machine: Machine) -> None:
     """Of events and of a journal: only fields that are known to be harmless are in it."""
     described = edit([secret, OWNED], OWNED, truncated=[{"at": "/edits/0/before/0", "sha256": "ab"}])
     events = [
@@ -106,9 +103,7 @@ def test_no_secret_of_a_container_gets_into_a_bundle(
     lines += ['  File "/usr/lib/x.py", line 31, in work', f"ValueError: {secret}", json.dumps([secret])]
     records: list[dict[str, Any]] = [{"MESSAGE": line, "_PID": "77"} for line in lines]
     records += [{"MESSAGE": "Started reassert-agent.service.", "_PID": "1"}, {"MESSAGE": [*secret.encode()]}, {}]
-    said = subprocess.CompletedProcess([], 0, "\n".join(map(json.dumps, records)), "")
-    monkeypatch.setattr("hook.node.systemd.available", lambda: True)  # the machine of the tests may have no journal
-    monkeypatch.setattr("hook.node.systemd.command", lambda *_: said)
+    machine.program("journalctl", f"cat {machine.file('/run/said', chr(10).join(map(json.dumps, records)))}")
     path = root_dir / "bundle.tar.gz"
     names = bundle.write(str(path), "page\n", {}, seen(root_dir / "p", *events))
     assert path.stat().st_mode & 0o777 == 0o600

@@ -15,15 +15,16 @@ from hook.core import decide, events
 from hook.core.base import journal
 from hook.core.base.logfile import try_to_append
 from unit.ops.events.support import DENIED, NVIDIA, event
+from unit.ownmachine import Machine
 from unit.support import case, policy
 
 FORGED = "x\nREASSERT_EVENT=container.edited\n_UID=0\nMESSAGE\n\x01"
 
 
 @pytest.fixture
-def journald(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+def journald(machine: Machine) -> Iterator[socket.socket]:
     """A socket in the place of journald's."""
-    monkeypatch.setattr(journal, "SOCKET", str(tmp_path / "journal"))
+    Path(journal.SOCKET).parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(journal.SOCKET)
         listening.settimeout(5)
@@ -106,7 +107,7 @@ def test_the_policy_says_where_events_go_and_how_much_is_kept(journald: socket.s
             events.write(str(tmp_path / "l"), {**made, "event": "x"})
 
     write(5, eventLog={"maxSizeMiB": 1, "keep": 2, "journal": True})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["journal", "l", "l.1", "l.2"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["l", "l.1", "l.2"]
     assert journald.recv(1 << 18)
     write(1)
     assert events.SETTINGS == []

@@ -15,8 +15,9 @@ from hook.core.container.claims import claims
 from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
 from hook.core.plan import Plan
-from unit.allocated import Node, ours, spec, specs_in
+from unit.allocated import Node, ours, spec
 from unit.kubelet import claim, state
+from unit.ownmachine import Machine
 from unit.support import FIXTURES, POD, bind, examples
 
 RECORDED = FIXTURES / "kubelet" / "k1.36-dra"
@@ -48,12 +49,10 @@ def test_claims_of_recorded_pods(name: str) -> None:
 
 
 @pytest.fixture
-def recorded(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def recorded(root_dir: Path, machine: Machine) -> Node:
     """The recorded node: kubelet's two files, and the driver's CDI specs."""
-    specs_in(root_dir, monkeypatch)
-    (root_dir / "cdi").mkdir()
     for path in (RECORDED / "cdi").iterdir():
-        (root_dir / "cdi" / path.name).write_bytes(path.read_bytes())
+        machine.file(f"/etc/cdi/{path.name}", path.read_bytes())
     (root_dir / "dra_manager_state").write_bytes((RECORDED / "dra_manager_state.all").read_bytes())
     node = Node(root_dir, RULE)
     checkpoint = node.allocate()
@@ -78,20 +77,19 @@ def decided(node: Node, **fields: Any) -> Plan:
     return node.decide(spec(**fields))
 
 
-def written(root: Path, name: str = "gpu.json", **more: Any) -> None:
+def written(name: str = "gpu.json", **more: Any) -> None:
     """A CDI spec of two devices, each with a library, and one for both."""
     edits = lambda library: {"mounts": [{"hostPath": f"/lib/{library}", "containerPath": f"/usr/{library}"}]}  # noqa: E731  # one line is clearer
     devices = [{"name": n, "containerEdits": edits(n)} for n in ("0", "1")]
     text = json.dumps({"kind": "example.com/gpu", "containerEdits": edits("all"), "devices": devices, **more}, indent=1)
-    (root / "cdi" / name).write_text(text)
+    Path("/etc/cdi", name).write_text(text)
 
 
 @pytest.fixture
-def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(root_dir: Path, machine: Machine) -> Node:
     """A node with that spec, and a container of the identity POD."""
-    specs_in(root_dir, monkeypatch)
-    (root_dir / "cdi").mkdir()
-    written(root_dir)
+    Path("/etc/cdi").mkdir()
+    written()
     return Node(root_dir, RULE)
 
 
@@ -192,7 +190,7 @@ def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
     ],
 )
 def test_a_spec_that_does_not_parse_is_undecided_with_file_line_and_remedy(node: Node, text: str, message: str) -> None:
-    path = node.root / "cdi" / "broken.json"
+    path = Path("/etc") / "cdi" / "broken.json"
     path.write_text(text)
     assert error(node) == f"rule gpu: CDI spec {path}: {message}; correct or remove the file"
     path.write_text(text.replace("example.com/gpu", "other.com/x"))
@@ -266,7 +264,7 @@ def test_the_env_of_a_claim_counts_as_allocated(recorded: Node, name: str, toy: 
     ],
 )
 def test_a_claims_value_counts_where_the_container_shows_it(node: Node, there: list[str], wanted: str) -> None:
-    written(node.root, devices=[{"name": n, "containerEdits": {"env": [f"G={n}"]}} for n in ("c1", "other")])
+    written(devices=[{"name": n, "containerEdits": {"env": [f"G={n}"]}} for n in ("c1", "other")])
     mine = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=c1"]})
     (node.root / "dra_manager_state").write_bytes(state([mine]))
     one = Node(node.root, env_rule("G"))
@@ -276,7 +274,7 @@ def test_a_claims_value_counts_where_the_container_shows_it(node: Node, there: l
 
 
 def test_a_device_plugins_value_yields_to_a_claims_only_where_that_stands_last(node: Node) -> None:
-    written(node.root, devices=[{"name": "c1", "containerEdits": {"env": ["G=void"]}}])
+    written(devices=[{"name": "c1", "containerEdits": {"env": ["G=void"]}}])
     mine = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=c1"]})
     (node.root / "dra_manager_state").write_bytes(state([mine]))
     one = Node(node.root, env_rule("G"))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from pathlib import Path
 
 import pytest
 
-from hook.core.container import injections
+from hook.core.container.injections import GPUS
 from unit.allocated import Node, ours, spec
+from unit.ownmachine import Machine
 from unit.support import bind
 
 pytestmark = pytest.mark.users
@@ -29,23 +31,19 @@ NODES = {"nvidia0": 0, "nvidia1": 1, "nvidiactl": 255, "nvidia-uvm": 254}
 
 
 @pytest.fixture
-def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(root_dir: Path, machine: Machine) -> Node:
     """A node with two GPUs, whose order on the bus is not that of their minor numbers."""
-    monkeypatch.setattr(injections, "GPUS", str(root_dir / "gpus"))
-    monkeypatch.setattr(injections, "DEV", str(root_dir / "dev"))
+    machine.devices()
     for bus, uuid, minor in (("0000:07:00.0", "GPU-aaaa", 1), ("0000:0b:00.0", "GPU-bbbb", 0)):
-        (root_dir / "gpus" / bus).mkdir(parents=True)
-        text = INFORMATION.format(uuid=uuid, bus=bus, minor=minor)
-        (root_dir / "gpus" / bus / "information").write_text(text)
-    (root_dir / "dev").mkdir()
+        machine.file(f"{GPUS}/{bus}/information", INFORMATION.format(uuid=uuid, bus=bus, minor=minor))
     for name, minor in NODES.items():
-        os.mknod(root_dir / "dev" / name, stat.S_IFCHR | 0o600, os.makedev(240, minor))
-    return Node(root_dir, {"name": "gpu", "deviceAllocations": {"exclusive": [f"{root_dir}/dev/nvidia*"]}})
+        os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o600, os.makedev(240, minor))
+    return Node(root_dir, {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}})
 
 
 def dropped(node: Node) -> list[str]:
     """Of all nodes, those that may not be in the container."""
-    mounts = [bind(f"/dev/{name}", f"{node.root}/dev/{name}") for name in NODES]
+    mounts = [bind(f"/dev/{name}", f"/dev/{name}") for name in NODES]
     rules = [{"allow": False, "access": "rwm"}]
     return [edit.name for edit in node.decide(spec(mounts=mounts, device_rules=rules)).edits]
 
@@ -67,12 +65,12 @@ def test_a_gpu_that_env_names_is_allocated(node: Node, value: str, gone: list[st
 
 
 def test_where_the_answer_names_nodes_they_are_all(node: Node) -> None:
-    device = {"host_path": f"{node.root}/dev/nvidia0", "container_path": "/dev/nvidia0", "permissions": "rw"}
+    device = {"host_path": "/dev/nvidia0", "container_path": "/dev/nvidia0", "permissions": "rw"}
     node.allocate(ours("x", envs={VISIBLE: "GPU-aaaa"}, devices=[device]))
     assert dropped(node) == ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
 
 
-def test_without_the_driver_nothing_is_named(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(injections, "GPUS", "/nowhere")
+def test_without_the_driver_nothing_is_named(node: Node) -> None:
+    shutil.rmtree(GPUS)
     node.allocate(ours("x", envs={VISIBLE: "GPU-aaaa"}))
     assert len(dropped(node)) == len(NODES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import posix
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_a_file_that_is_removed_meanwhile_hides_no_device(tmp_path: Path, monkey
             (tmp_path / "dev/volume/a").unlink()
         yield from found
 
-    monkeypatch.setattr(lookdevices.posix, "scandir", entries)
+    monkeypatch.setattr(posix, "scandir", entries)
     root = os.open(tmp_path, os.O_PATH)
     try:
         [reason] = devices_below(root, str(tmp_path), {}, CLOSED)
@@ -71,7 +72,7 @@ def test_a_file_that_is_removed_meanwhile_hides_no_device(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.EAGAIN])
-@pytest.mark.parametrize("call", ["open_in_root", "fstat", "open", "scandir"])
+@pytest.mark.parametrize("call", ["fstat", "open", "scandir"])
 def test_what_cannot_be_looked_at_is_refused_whatever_the_failure_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
@@ -85,10 +86,20 @@ def test_what_cannot_be_looked_at_is_refused_whatever_the_failure_policy(
 
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(lookdevices if call == "open_in_root" else lookdevices.posix, call, fail)
+            patch.setattr(posix, call, fail)
             with pytest.raises(Unacceptable, match="of the container cannot be looked at: " + os.strerror(code)):
                 devices_below(root, str(tmp_path), table, CLOSED)
         assert devices_below(root, str(tmp_path), {1: SimpleNamespace(point=f"{tmp_path}/gone")}, CLOSED) == []
+    finally:
+        os.close(root)
+
+
+def test_a_path_that_cannot_be_followed_is_refused(tmp_path: Path) -> None:
+    root = os.open(tmp_path, os.O_PATH)
+    table: Any = {1: SimpleNamespace(point=f"{tmp_path}/{'x' * 300}")}
+    try:
+        with pytest.raises(Unacceptable, match=r"of the container cannot be looked at: .*File name too long"):
+            devices_below(root, str(tmp_path), table, CLOSED)
     finally:
         os.close(root)
 

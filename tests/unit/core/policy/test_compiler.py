@@ -88,7 +88,7 @@ def test_source_edited_while_it_is_read_is_compiled_again(root_dir: Path, monkey
         source.write_text(document(A, mode="Audit"))
         return fstat(fd) if was_read else before
 
-    monkeypatch.setattr(compiler.os, "fstat", edit_in_between)
+    monkeypatch.setattr(os, "fstat", edit_in_between)
     content, status = read_source(str(source))
     assert file_key(status) != file_key(source.stat()) or content == source.read_bytes()
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.base.compare import glob_match
-from hook.core.policy.overlap import _glob_covers, always_overlap, contradicting, globs_overlap, may_overlap
+from hook.core.policy.overlap import always_overlap, contradicting, glob_covers, globs_overlap, may_overlap
 from unit.support import examples, rule
 
 TEXTS = ["".join(letters) for length in range(7) for letters in itertools.product("ab", repeat=length)]
@@ -31,7 +31,7 @@ def test_globs_overlap_exactly_where_a_text_matches_both(one: str, other: str) -
 
 @given(globs, globs)
 def test_glob_that_covers_another_matches_all_that_the_other_matches(wide: str, narrow: str) -> None:
-    if _glob_covers(wide, narrow):
+    if glob_covers(wide, narrow):
         assert all(glob_match(wide, text) for text in TEXTS if glob_match(narrow, text))
 
 

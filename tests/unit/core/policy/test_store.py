@@ -13,10 +13,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.base import child
 from hook.core.plan import plan
-from hook.core.policy import compiler, store
-from hook.core.policy import store as recompile
+from hook.core.policy import store
 from hook.core.policy.compiler import refresh
 from hook.core.policy.model import Policy
 from hook.core.policy.store import SOURCE_LIMIT, Stored, store_path
@@ -234,17 +232,17 @@ def test_source_that_is_trusted_again_is_in_force_again(good: Node) -> None:
 
 
 @pytest.mark.parametrize("text", [GOOD, BROKEN])
-def test_change_is_compiled_once_and_not_per_start(good: Node, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_change_is_compiled_once_and_not_per_start(good: Node, text: str) -> None:
+    """The compiler puts a new file into the store each time it runs."""
     good.write(text)
     good.load()
-    compilations: list[object] = []
-    monkeypatch.setattr(recompile, "output_of", lambda *arguments: compilations.append(arguments) or b"")
+    made = good.stored().stat()
     good.load()
     good.load()
-    assert compilations == []
+    assert (good.stored().stat().st_ino, good.stored().stat().st_ctime_ns) == (made.st_ino, made.st_ctime_ns)
     good.write(BETTER)
     good.load()
-    assert len(compilations) == 1
+    assert good.stored().stat().st_ctime_ns != made.st_ctime_ns
 
 
 def test_starts_at_once_compile_once(node: Node) -> None:
@@ -307,13 +305,18 @@ def test_damaged_store_is_compiled_again(good: Node, damage: Callable[[str], str
     assert names(Stored(good.stored().read_text()).policy("", [], "")) == ["good"]
 
 
-def test_compiler_that_never_ends_is_not_waited_for(good: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiler_that_never_ends_is_not_waited_for(
+    good: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     good.write(BETTER)
-    monkeypatch.setattr(recompile, "COMPILE_SECONDS", 0.2)
-    monkeypatch.setattr(child, "own_command", lambda: ["/bin/sh", "-c", "exec sleep 60"])
-    policy = good.load()
-    assert names(policy) == ["good"]
-    assert policy.warning.endswith(" did not finish in time and was killed")
+    program = tmp_path / "reassert"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)  # the program is frozen, and is this one
+    monkeypatch.setattr(sys, "executable", str(program))
+    stored, why = store.recompiled(str(good.source), str(good.store), [], None, seconds=0.2)
+    assert stored is None
+    assert why.endswith(" did not finish in time and was killed")
 
 
 def test_store_is_for_root_alone(node: Node) -> None:
@@ -329,13 +332,22 @@ def test_a_file_that_can_change_and_keep_its_times_is_read_again(node: Node, mon
     node.source.write_text(GOOD)
     now, edited = int(time.time()) * 10**9, GOOD.replace('"1"', '"2"')
 
-    read = compiler.read_source
+    fstat = os.fstat
 
-    def read_source(path: str) -> tuple[bytes, Any]:
-        content, status = read(path)
+    def in_whole_seconds(fd: int) -> Any:
+        status = fstat(fd)
+        if not os.path.samestat(status, node.source.stat()):
+            return status
+        kept = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
+        return SimpleNamespace(**{**kept, "st_mtime_ns": now, "st_ctime_ns": now})
+
+    sleep = time.sleep
+
+    def edit_meanwhile(seconds: float) -> None:
         node.source.write_text(edited)
-        return content, SimpleNamespace(st_ino=1, st_size=status.st_size, st_mtime_ns=now, st_ctime_ns=now)
+        sleep(seconds)
 
-    monkeypatch.setattr(compiler, "read_source", read_source)
+    monkeypatch.setattr(os, "fstat", in_whole_seconds)
+    monkeypatch.setattr(time, "sleep", edit_meanwhile)
     assert edited != GOOD
     assert '"2"' in refresh(str(node.source), str(node.store))

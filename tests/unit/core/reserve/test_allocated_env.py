@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 from itertools import permutations
@@ -11,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from hook.core import decide
-from hook.core.container import cdi as specs
 from hook.core.container.identity import Identity
-from hook.core.decide import Case, Done
+from hook.core.decide import Done
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
+from unit.ownmachine import Machine, audited
 from unit.support import POD, case, document, lines
 
 VISIBLE = {"name": "VISIBLE", "valueFrom": {"deviceAllocation": {"default": "void"}}}
@@ -138,17 +136,14 @@ def test_two_resources_that_agree_are_one(root_dir: Path) -> None:
 
 
 @pytest.fixture
-def cdi(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def cdi(machine: Machine) -> str:
     """A CDI spec that sets VISIBLE for the device v/gpu=4; returns the device's name."""
-    reading = functools.partial(specs.env_of_devices, directories=(f"{root_dir}/cdi",))
-    monkeypatch.setattr(specs, "env_of_devices", reading)
-    (root_dir / "cdi").mkdir()
     spec_file = {
         "kind": "v/gpu",
         "containerEdits": {"env": ["VISIBLE=void"]},
         "devices": [{"name": "4", "containerEdits": {"env": ["OWN=4"]}}],
     }
-    (root_dir / "cdi" / "gpu.json").write_text(json.dumps(spec_file))
+    machine.file("/etc/cdi/gpu.json", json.dumps(spec_file))
     return "v/gpu=4"
 
 
@@ -186,10 +181,10 @@ def test_cdi_spec_of_other_devices_says_nothing(root_dir: Path, cdi: str) -> Non
 
 
 def test_unreadable_cdi_spec_is_decided_by_the_failure_policy(root_dir: Path, cdi: str) -> None:
-    (root_dir / "cdi" / "gpu.json").chmod(0o666)
+    Path("/etc/cdi/gpu.json").chmod(0o666)
     node = Node(root_dir, GPU)
     node.allocate(ours(cdi_devices=[{"name": cdi}]))
-    assert f"rule gpu: CDI spec {root_dir}/cdi/gpu.json: " in node.decide(spec()).refusal()
+    assert "rule gpu: CDI spec /etc/cdi/gpu.json: " in node.decide(spec()).refusal()
 
 
 def truncated(path: Path) -> str:
@@ -268,21 +263,15 @@ def test_relative_kubelet_root_is_an_error_of_the_policy() -> None:
     assert [line for line in lines(document(GPU, kubelet={"root": "var/lib/kubelet"})) if complaint in line]
 
 
-def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(
-    root_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened: list[str] = []
-    reader = lambda path, limit: opened.append(path) or checkpoint()  # noqa: E731  # one line is clearer
-    monkeypatch.setattr(decide.gather, "__defaults__", (reader,))
-    monkeypatch.setattr(Case.__init__, "__defaults__", (reader,))
+def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(root_dir: Path) -> None:
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
-        opened.clear()
-        Node(root_dir, rule).decide(spec())
-        assert (
-            opened
-            == [f"{root_dir}/device-plugins/kubelet_internal_checkpoint", f"{root_dir}/dra_manager_state"][: 2 * times]
-        )
+        node = Node(root_dir, rule)
+        with audited("open") as opened:
+            node.decide(spec())
+        paths = [path for _, (path, *_) in opened if str(path).startswith(str(root_dir))]
+        files = [f"{root_dir}/device-plugins/kubelet_internal_checkpoint", f"{root_dir}/dra_manager_state"]
+        assert paths == files[: 2 * times]
 
 
 def test_an_override_of_an_allocation_can_be_denied(root_dir: Path) -> None:

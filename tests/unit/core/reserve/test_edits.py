@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -121,12 +121,17 @@ def test_names_are_told_apart_for_all_patterns_at_once_and_none_is_lost(patterns
     assert Reserved({}, patterns).owner(name) == (matching[0] if matching else "")
 
 
-def test_patterns_whose_literal_no_name_has_are_not_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_patterns_whose_literal_no_name_has_are_not_tried_one_by_one() -> None:
     tried: list[str] = []
-    monkeypatch.setattr("hook.core.reserve.env.glob_match", lambda pattern, name: tried.append(pattern))
     reserved = Reserved({}, ["N_*", "*_TOKEN", "N?_X", "*x*"])
-    assert not any(map(reserved.owner, [f"A{number}" for number in range(100)]))
-    assert not tried
+    sys.setprofile(lambda frame, event, _: event == "call" and tried.append(frame.f_code.co_name))
+    try:
+        assert not any(map(reserved.owner, [f"A{number}" for number in range(100)]))
+        assert "glob_match" not in tried
+        assert reserved.owner("N_") == "N_*"
+        assert "glob_match" in tried
+    finally:
+        sys.setprofile(None)
 
 
 def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:

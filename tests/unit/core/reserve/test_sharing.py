@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from hook.core.container.identity import Identity
-from hook.core.facts import sharing
+from hook.core.facts.sharing import POD_LOGS
 from hook.core.policy.compiler import PolicyInvalid, compile_bytes
 from unit.allocated import Node, ours, spec
 from unit.kubelet import entry
+from unit.ownmachine import Machine
 from unit.support import POD, bind, document
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -31,11 +32,10 @@ TRUSTED = {"namespaces": ["research-*"], "reservedBy": [RESERVING]}
 
 
 @pytest.fixture
-def node(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
+def node(root_dir: Path, machine: Machine) -> Node:
     """A node on which one pod holds a GPU to be shared, and another pod has a GPU of its own."""
-    monkeypatch.setattr(sharing, "POD_LOGS", str(root_dir / "pods"))
     for name in (f"{RESERVING}_gpu-reservation-node-x_uid-r", "research-a_train_uid-o", "odd", f"{RESERVING}_x"):
-        (root_dir / "pods" / name).mkdir(parents=True)
+        Path(POD_LOGS, name).mkdir(parents=True)
     node = Node(root_dir, rule(TRUSTED))
     node.allocate(
         entry("uid-r", "resource-reservation", f"{HELD}::0", resource="nvidia.com/gpu", envs={VISIBLE: HELD}),
@@ -76,8 +76,8 @@ def test_in_another_namespace_nothing_may_be_named(node: Node, namespace: str) -
 
 def test_a_pod_that_only_looks_like_a_reserving_one_holds_nothing(node: Node) -> None:
     """Its name, its labels, its containers' names are its author's; its namespace and its UID are not."""
-    (node.root / "pods" / f"{RESERVING}_gpu-reservation-node-x_uid-r").rmdir()
-    (node.root / "pods" / f"research-a_{RESERVING}_uid-r").mkdir()
+    Path(POD_LOGS, f"{RESERVING}_gpu-reservation-node-x_uid-r").rmdir()
+    Path(POD_LOGS, f"research-a_{RESERVING}_uid-r").mkdir()
     assert visible(node, HELD) == "void"
 
 

@@ -26,6 +26,7 @@ RULE = {"name": "ca", "env": [{"name": "A", "value": "1"}]}
 def drop_ins(machine: Machine) -> Path:
     """crio.conf.d with an administrator's file."""
     machine.file("/etc/crio/crio.conf.d/10-crio.conf", (RECORDED / "10-crio.conf").read_bytes())
+    machine.crio()
     machine.program(
         "crio",
         f"""echo "$(env | grep ^CONTAINER_) crio $*" >> /run/crio.log

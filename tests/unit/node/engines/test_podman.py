@@ -1,77 +1,43 @@
-"""Podman's commands, which keep what they read for as long as they run."""
+"""Podman's commands, which keep what they read as long as they run: the waiting (the rest is in tests/e2e/node)."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
-import pytest
-
-from hook.node.engines import podman
-from hook.node.engines.podman import Files, Podman, Settings
-
-Command = Callable[..., subprocess.Popen[bytes]]
+from hook.node.engines.podman import DROP_IN, Files, Podman, Settings
+from unit.ownmachine import Machine
 
 
-@pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """Starts a podman that only sleeps; and there is a drop-in, which has just come."""
-    program = tmp_path / "podman"
-    shutil.copy(shutil.which("sleep") or "", program)
-    monkeypatch.setattr(podman, "DROP_IN", str(tmp_path / "conf.d/reassert.conf"))
-    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.5)
-    started: list[subprocess.Popen[bytes]] = []
-    # Other tests, at the same time, run podman itself.
-    monkeypatch.setattr(podman, "glob", SimpleNamespace(glob=lambda _: [f"/proc/{process.pid}" for process in started]))
-
-    def start(*arguments: str) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen([program, *arguments]))
+def test_a_command_from_before_the_last_change_counts(machine: Machine, tmp_path: Path) -> None:
+    """Another podman may run on the machine of the tests, but none from 1970."""
+    program = shutil.copy(shutil.which("sleep") or "", tmp_path / "podman")
+    nothing = Settings.of({})
+    with subprocess.Popen([program, "60"]) as running:
         tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 0.02
         while time.clock_gettime(time.CLOCK_BOOTTIME) < tick:  # the kernel knows a process' age by the hundredth second
             time.sleep(0.001)
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.wait()
-
-
-def forbid_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To these commands, and to nobody else."""
-    monkeypatch.setattr(podman, "time", SimpleNamespace(**{**vars(time), "sleep": lambda _: pytest.fail("it waits")}))
+        directory = machine.file(DROP_IN).parent
+        counted = Podman("4.3.1").users(Files(nothing, nothing), "/usr/local/sbin/reassert-podman-crun")
+        os.utime(directory, (0, 0))
+        older = Podman("4.3.1").users(Files(nothing, nothing), "/usr/local/sbin/reassert-podman-crun")
+        running.kill()
+    assert (counted > 0, older) == (True, 0)
 
 
-def users(wait: bool = True) -> int:
-    engine, nothing = Podman("4.3.1"), Settings.of({})
-    if wait:
-        engine.settle()
-    return engine.users(Files(nothing, nothing), "/usr/local/sbin/reassert-podman-crun")
-
-
-def test_one_from_before_the_last_change_is_waited_for_and_then_counted(command: Command, tmp_path: Path) -> None:
-    before = command("60")
-    (tmp_path / "conf.d").mkdir()
-    changed = time.time()
-    assert users() == 1
-    assert time.time() > changed + 0.4
-    before.kill()
-    before.wait()
-    command("61")
-    assert users() == 0
-
-
-def test_a_clock_that_was_wrong_holds_nobody_up(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command("60")
-    (tmp_path / "conf.d").mkdir()
-    os.utime(tmp_path / "conf.d", (time.time() + 3600,) * 2)
-    monkeypatch.setattr(podman, "_COMMAND_SECONDS", 0.0)
-    forbid_waiting(monkeypatch)
-    assert users() == 1
+def test_a_clock_that_was_wrong_holds_nobody_up(machine: Machine, tmp_path: Path) -> None:
+    """A change in the future is later than any command."""
+    directory = machine.file(DROP_IN).parent
+    os.utime(directory, (time.time() + 3600,) * 2)
+    program = shutil.copy(shutil.which("sleep") or "", tmp_path / "podman")
+    with subprocess.Popen([program, "60"]) as running:
+        settled = threading.Thread(target=Podman("4.3.1").settle, args=(0.0,), daemon=True)
+        settled.start()
+        settled.join(20)
+        waits = settled.is_alive()
+        running.kill()
+    assert not waits

@@ -51,6 +51,7 @@ class Local:
         self.error: Exception = NodeError("cannot exec in a stopped container")
         self.seen: list[str] = []
         self.hole = False
+        self.up_seconds = 10.0
         self.alive: list[subprocess.Popen[bytes]] = []
         self.started = 0
 
@@ -90,7 +91,7 @@ class LocalProcess:
         self.pid = process.pid
 
     def environ(self) -> list[str]:
-        return Process(self.pid, self.token).environ()
+        return Process(self.pid, self.token, self.starter.up_seconds).environ()
 
     def ended(self, error: Exception) -> Exception:
         return ContainerGone(self.starter.ended_by) if self.starter.ended_by else NotStarted(str(error))

@@ -15,6 +15,7 @@ from hook.node.probe.pods import LABEL, PodStarter
 from hook.node.probe.report import EXPOSED, PROTECTED, UNTRIED
 from hook.node.probe.starter import ContainerGone, Extra, NotStarted, Unsupported
 from unit.node.probe.local import RUNC, Local, Make, found, keep, protect
+from unit.ownmachine import Machine
 
 EXITED = 2
 BY_KUBELET = "something else ended the test pod, kubelet for instance"
@@ -71,9 +72,10 @@ def test_a_program_that_ends_by_itself_is_a_broken_start(local: Make) -> None:
 
 
 @pytest.mark.root
-def test_a_process_without_environment_has_not_ended(local: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hook.node.probe.starter.UP_SECONDS", 0.0)
-    result, [reason], _ = found(local(lambda _env: {}))
+def test_a_process_without_environment_has_not_ended(local: Make) -> None:
+    starter = local(lambda _env: {})
+    starter.up_seconds = 0.0
+    result, [reason], _ = found(starter)
     assert result == "not tried"
     assert "has no env REASSERT_PROBE" in reason
 
@@ -103,6 +105,7 @@ def test_a_container_without_devices_that_ended_meanwhile_shows_nothing(
     def reached(_pid: int, _closed: object) -> list[str]:
         return [] if starter.end_at("devices") else ["its cgroup gives rw access to /dev/nvidia0"]
 
+    # The process would have to end between two system calls of the look.
     monkeypatch.setattr("hook.node.probe.observe.reached", reached)
     closed: Any = object()
     assert try_attempt(DeviceAttempt("device"), RUNC, starter, closed).result == EXPOSED
@@ -136,9 +139,7 @@ class Engine:
 
 
 @pytest.fixture
-def pod_starter(monkeypatch: pytest.MonkeyPatch) -> Callable[[Engine], PodStarter]:
-    monkeypatch.setattr("hook.node.probe.starter.Marks.add", lambda *_: None)
-
+def pod_starter(machine: Machine) -> Callable[[Engine], PodStarter]:
     def make(engine: Engine) -> PodStarter:
         starter = PodStarter("containerd", "/none", "pause:1", systemd=True)
         starter._ready = True

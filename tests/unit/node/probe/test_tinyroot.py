@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from hook.node import systemd
 from hook.node.probe import containers
+from unit.ownmachine import Machine
 
 
 def extracted(directory: Path) -> list[str]:
@@ -33,10 +33,8 @@ def test_this_nodes_sleep_runs_in_it(root_dir: Path) -> None:
 
 
 @pytest.mark.native
-def test_a_static_one_needs_no_loader(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (root_dir / "bin").mkdir()
-    shutil.copy("/bin/busybox", root_dir / "bin/sleep")
-    monkeypatch.setattr(systemd, "PATH", f"{root_dir}/bin")
+def test_a_static_one_needs_no_loader(root_dir: Path, machine: Machine) -> None:
+    shutil.copy("/bin/busybox", "/usr/local/sbin/sleep")
     command = extracted(root_dir / "root")
     assert command == ["/reassert/sleep"]
     assert subprocess.run(["/usr/sbin/chroot", str(root_dir / "root"), *command, "0"], env={}).returncode == 0

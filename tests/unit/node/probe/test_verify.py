@@ -17,7 +17,6 @@ from hook.core import events
 from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
-from hook.node.probe import device_attempt
 from hook.node.probe.report import Accepted, Report
 from hook.node.probe.starter import MARKER, Marks, abandoned, clear_marks, new_token, scratch, traces
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
@@ -37,6 +36,7 @@ from unit.node.probe.local import (
     refuse,
     refuse_everything,
 )
+from unit.ownmachine import Machine
 from unit.support import policy
 
 pytestmark = pytest.mark.root
@@ -77,10 +77,9 @@ def test_a_node_without_such_devices_has_nothing_to_try(local: Make, root_dir: P
     assert (report["notTried"], status) == ([], 0)
 
 
-def test_annotations_of_a_pod_are_tried_where_something_sees_them(
-    local: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(device_attempt, "_NRI_SOCKET", str(tmp_path))
+def test_annotations_of_a_pod_are_tried_where_something_sees_them(local: Make, machine: Machine) -> None:
+    Path("/var/run").resolve().joinpath("nri").mkdir()
+    Path("/var/run/nri/nri.sock").touch()
     closed = {"name": "nvidia.cdi.k8s.io/*", "absent": True, "of": "Pod"}
     given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}], "annotations": [closed]})
     report, status = reported(local(protect), given)
@@ -292,11 +291,10 @@ def test_nothing_to_verify_is_neither_protected_nor_not(local: Make, capsys: pyt
     assert capsys.readouterr().out.endswith(f"result     nothing to verify: {why}\n")
 
 
-def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(
-    local: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("hook.node.probe.starter.UP_SECONDS", 0.0)
-    result, [reason], _ = found(local(lambda _env: {"PATH": "/bin"}))
+def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(local: Make) -> None:
+    starter = local(lambda _env: {"PATH": "/bin"})
+    starter.up_seconds = 0.0
+    result, [reason], _ = found(starter)
     assert result == "not tried"
     assert f"has no env {MARKER}" in reason
 
@@ -317,11 +315,8 @@ def test_an_interrupted_probe_leaves_a_trace(tmp_path: Path) -> None:
     assert traces(str(tmp_path)) == [str(left)]
 
 
-def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(events, "PROBES", str(tmp_path / "run/probes"))
-    marks, path = Marks(), tmp_path / "run/probes"
+def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(machine: Machine) -> None:
+    marks, path = Marks(), Path(events.PROBES)
     marks.add("0a1b")
     assert (path.stat().st_mode & 0o777, [file.name for file in path.iterdir()]) == (0o700, ["0a1b"])
     clear_marks()
@@ -330,7 +325,7 @@ def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(
     clear_marks()
     assert [file.name for file in path.iterdir()] == ["0a1b"]
     marks.clear()
-    assert list(tmp_path.iterdir()) == []
+    assert not path.parent.exists()
 
 
 def test_with_an_agent_everything_is_tried_warm_and_cold(local: Make) -> None:
@@ -370,15 +365,15 @@ def test_one_way_that_does_not_protect_is_enough(local: Make, cold: bool) -> Non
 )
 def test_an_agent_that_answers_nothing_is_said(
     local: Make,
-    monkeypatch: pytest.MonkeyPatch,
+    machine: Machine,
     capsys: pytest.CaptureFixture[str],
     reasons: list[str],
     accepted: list[str],
     status: int,
 ) -> None:
     """It fails, unless the reasons lie in what is started."""
-    said = [{"probe": True, "timestamp": "9999", "start": "cold", "cold": reason} for reason in reasons]
-    monkeypatch.setattr("hook.node.probe.verify.last_starts", lambda: said)
+    cold = {"adapter": "runtime", "probe": True, "timestamp": "9999", "start": "cold"}
+    machine.file(events.EVENTS, "".join(json.dumps({**cold, "cold": reason}) + "\n" for reason in reasons))
     [finding], _ = examine([RUNC], POLICY, local(protect), agent=True)
     assert finding.ways == {"warm": "not tried", "cold": "protected"}
     assert finding.saw[-1].startswith(f"no start was warm: {', '.join(sorted(reasons))}; ")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hook.ops.events.report import as_text, page
-from hook.ops.events.summary import _ITEMS, Summary, summarise, workload_of
+from hook.ops.events.summary import ITEMS, Summary, summarise, workload_of
 from unit.node.test_terminal import EVIL, assert_harmless
 from unit.ops.events.support import CA, DENIED, MOUNT, NVIDIA, event, write
 from unit.support import called, reassert
@@ -115,7 +115,7 @@ def test_what_is_refused_comes_first() -> None:
 def test_a_pod_author_cannot_make_the_report_large() -> None:
     edits = [{**NVIDIA, "name": f"N_{n}" * 90} for n in range(400)]
     workload = one(event("edited", "web", edits=edits))
-    assert (len(workload.items), workload.omitted) == (_ITEMS, 400 - _ITEMS)
+    assert (len(workload.items), workload.omitted) == (ITEMS, 400 - ITEMS)
     assert len(page(summarise([event("edited", "web", edits=edits)]), "node", "", "now")) < 100_000
 
 

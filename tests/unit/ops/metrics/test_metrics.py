@@ -206,19 +206,16 @@ def test_a_mounted_trust_store_is_looked_at_for_its_bundle(policy: Path, root_di
     assert samples(metrics)["reassert_ca_certificates" + path] == len(authorities())
 
 
-def test_containers_with_an_old_file_are_counted_by_its_path(
-    policy: Path, root_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_containers_with_an_old_file_are_counted_by_its_path(policy: Path, root_dir: Path) -> None:
     refresh(str(policy), str(root_dir))
     rounds = []
 
-    def look(_: object) -> list[SimpleNamespace]:
+    def look(_: object) -> list[Any]:
         rounds.append(1)
         return [SimpleNamespace(source="/etc/ca.pem"), SimpleNamespace(source="/etc/ca.pem")]
 
-    monkeypatch.setattr("hook.ops.metrics.node.stale", look)
     metrics = Metrics()
-    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
+    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False, look=look)
     state.refresh()
     state.refresh()
     assert samples(metrics)['reassert_stale_containers{path="/etc/ca.pem"}'] == 2
