@@ -160,7 +160,7 @@ def _in_sentry(
                 f"mount {named(at)} is in the volume {named(str(crossed[0]))}, in which a link can lead it elsewhere"
             )
             advice = "" if has_link else "; volumesAbove: Allow permits it"
-            return Reason(own.rule, KIND, f"{message}, and nobody can look into gVisor{advice}")
+            return Reason(own.rule, KIND, f"{message}, and no hook can look into gVisor{advice}")
     directory, _, name = at.rpartition("/")
     upper = _walked(walks, directory or "/")
     ends = {place.node, upper.node.below.get(name, place.node) if upper else place.node}  # Linux mounts on no link

@@ -27,6 +27,7 @@ from hook.core.base.system import read_file
 from hook.core.container.identity import Identity, identify
 from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
+from hook.node.probe.starter import in_sentry
 from hook.ops.audit.process import ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
 
@@ -164,6 +165,8 @@ def _described(
         identity = identify(Spec(read_file(path, LIMIT), path))
     except (ReassertError, OSError) as error:
         path, problem = "", describe(error)
+    if in_sentry(process.pid):
+        path, problem = "", "it runs in gVisor, whose kernel shows env and mounts to the container alone"
     about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
     return Running(*about, path, identity, problem)
 
