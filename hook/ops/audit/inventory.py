@@ -135,7 +135,9 @@ def _states(wanted: set[str] | None) -> Iterator[str]:
                 inside = os.listdir(root)
             except OSError:
                 continue
-            yield from (f"{root}/{name}" for name in inside if wanted is None or name in wanted)
+            # runsc's record is a file, ID_sandbox:SANDBOX.state
+            ids = [name.partition("_sandbox:")[0] for name in inside if not name.endswith(".lock")]
+            yield from (f"{root}/{name}" for name in ids if wanted is None or name in wanted)
 
 
 def from_state(directory: str, names: dict[str, str] | None = None) -> Running | None:
@@ -172,8 +174,9 @@ def _described(
 
 
 def _process(record: dict[str, Any]) -> tuple[int, int]:
-    """The first process and its start time, 0 if unknown, of runc's state.json or crun's status."""
-    pid = record.get("init_process_pid", record.get("pid"))
+    """The first process and its start time, 0 if unknown, of runc's state.json, crun's status or runsc's."""
+    sandbox = record.get("sandbox")  # runsc's
+    pid = record.get("init_process_pid", sandbox.get("pid") if isinstance(sandbox, dict) else record.get("pid"))
     started = record.get("init_process_start", record.get("process-start-time"))
     return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
 

@@ -15,7 +15,7 @@ from e2e.cri.hostile import OVERRIDDEN, reserved_in
 from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.engines import FORMATS, RUNC, Handler, containerd_config
+from e2e.node.engines import CONFIG, FORMATS, RUNC, Handler, containerd_config, handler_config
 from e2e.node.files import differences
 from e2e.node.wired import FILES as CONTAINERD_FILES
 from e2e.node.wired import PACKAGED, Wirable, audited, package
@@ -158,3 +158,30 @@ def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: Boot
         assert seen() == (wanted, wanted, "company.crt")
     finally:
         node.take_out()
+
+
+def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(pods: BootedNode) -> None:
+    """Debian has no containerd-shim-runsc-v1, so no pod is started: the file's edit and its way back are tried."""
+    path = pods.path("/etc/containerd/runsc.toml")
+    theirs = '# gVisor\nbinary_name = "/usr/local/bin/runsc-here" # ours\n[runsc_config]\n  platform = "ptrace"\n'
+    path.write_text(theirs)
+    config = pods.path(CONFIG)
+    before = config.read_text()
+    shim = Handler("sandboxed", 'ConfigPath = "/etc/containerd/runsc.toml"', "gVisor", type="io.containerd.runsc.v1")
+    config.write_text(before + handler_config(FORMATS["trixie"], shim))
+    node = Wirable(pods, pods.snapshot(), PACKAGED)
+    try:
+        node.install("--no-probe")
+        ours = theirs.replace("/usr/local/bin/runsc-here", "/usr/local/sbin/reassert-runsc-here")
+        assert path.read_text() == ours
+        assert "--hook /dev/null" in pods.path("/usr/local/sbin/reassert-runsc-here").read_text()
+        assert node.status()[1]["sandboxed"] == ["runtime"]
+        path.write_text(ours + "  debug = true\n")
+        node.take_out()
+        assert path.read_text() == theirs + "  debug = true\n"
+        path.write_text(theirs)
+        assert node.status()[1]["sandboxed"] == []
+    finally:
+        node.take_out()
+        config.write_text(before)
+        path.unlink()
