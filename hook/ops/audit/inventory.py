@@ -31,7 +31,7 @@ from hook.node.probe.starter import in_sentry
 from hook.ops.audit.process import ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
 
-STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
+STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki", "/run/runsc"),)
 """Directories with a directory for each container of a runtime."""
 
 BUNDLES = (
