@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from e2e.runtimes import hook_entry
-from e2e.support import WANTED, Bundle, Node, Running, need, run
+from e2e.support import TOP, WANTED, Bundle, Node, Running, need, run
 
 RUNSC = "/usr/bin/runsc"
 OPTIONS = "--platform=ptrace --network=none --ignore-cgroups"
@@ -348,3 +348,9 @@ def test_a_hook_says_that_it_cannot_look(real: str, node: Node, bundle: Bundle) 
     assert container.create() != 0
     assert "gVisor" in json.dumps(node.logged())
     assert Path(bundle.directory / "output").read_text()
+
+
+def test_the_demo_shows_it(real: str) -> None:
+    """With the runtime's own choice of a platform."""
+    done = run(str(TOP / "packaging/demo.sh"), "--runtime", "runsc")
+    assert "All results are as expected." in done.stdout

@@ -127,7 +127,10 @@ def _bundle_of_status(status: "dict[str, Any]", base: str) -> str:
 def from_sandbox(base: str) -> str:
     """The bundle in the state file of runsc; "" if there is none. Its name has the container's and the sandbox's id."""
     state = _sandbox_state(base)
-    return _bundle_member(state, "bundleDir") if isinstance(state, dict) else ""
+    bundle = _bundle_member(state, "bundleDir") if isinstance(state, dict) else ""
+    if bundle and not bundle.startswith("/"):  # as --bundle was written: from where, it does not say
+        raise Undecided(f"runsc recorded the relative bundle {named(bundle)}; create the container again")
+    return bundle
 
 
 def _sandbox_state(base: str) -> object:

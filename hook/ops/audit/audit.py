@@ -211,7 +211,7 @@ def _report(
     """What is found of a container; None if it has ended. Never raises for what a container can cause."""
     identity = container.identity
     try:
-        if identity is None and not isinstance(taken, ContainerGone):
+        if (identity is None or container.problem) and not isinstance(taken, ContainerGone):
             return _found(container, UNKNOWN, because=container.problem)
         if isinstance(taken, Exception):
             raise taken

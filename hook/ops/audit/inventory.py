@@ -29,10 +29,11 @@ from hook.core.container.identity import Identity, identify
 from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
 from hook.core.policy.store import KUBELET_ROOT
+from hook.node.probe.starter import in_sentry
 from hook.ops.audit.process import ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
 
-STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki"),)
+STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki", "/run/runsc"),)
 """Directories with a directory for each container of a runtime."""
 
 BUNDLES = (
@@ -136,7 +137,9 @@ def _states(wanted: set[str] | None) -> Iterator[str]:
                 inside = os.listdir(root)
             except OSError:
                 continue
-            yield from (f"{root}/{name}" for name in inside if wanted is None or name in wanted)
+            # runsc's record is a file, ID_sandbox:SANDBOX.state
+            ids = [name.partition("_sandbox:")[0] for name in inside if not name.endswith(".lock")]
+            yield from (f"{root}/{name}" for name in ids if wanted is None or name in wanted)
 
 
 def from_state(directory: str, names: dict[str, str] | None = None) -> Running | None:
@@ -166,13 +169,16 @@ def _described(
         identity = prove(identify(Spec(read_file(path, LIMIT), path)), KUBELET_ROOT)
     except (ReassertError, OSError) as error:
         path, problem = "", describe(error)
+    if in_sentry(process.pid):
+        path, problem = "", "it runs in gVisor, whose kernel shows env and mounts to the container alone"
     about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
     return Running(*about, path, identity, problem)
 
 
 def _process(record: dict[str, Any]) -> tuple[int, int]:
-    """The first process and its start time, 0 if unknown, of runc's state.json or crun's status."""
-    pid = record.get("init_process_pid", record.get("pid"))
+    """The first process and its start time, 0 if unknown, of runc's state.json, crun's status or runsc's."""
+    sandbox = record.get("sandbox")  # runsc's
+    pid = record.get("init_process_pid", sandbox.get("pid") if isinstance(sandbox, dict) else record.get("pid"))
     started = record.get("init_process_start", record.get("process-start-time"))
     return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
 

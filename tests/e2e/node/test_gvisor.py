@@ -5,14 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import suppress
 
 import pytest
 
+from e2e.cri.client import CriError
+from e2e.cri.hostile import ENV as HOSTILE_ENV
+from e2e.cri.hostile import OVERRIDDEN, reserved_in
 from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
+from e2e.node.engines import CONFIG, FORMATS, RUNC, Handler, containerd_config, handler_config
 from e2e.node.files import differences
-from e2e.node.wired import PACKAGED, package
+from e2e.node.wired import FILES as CONTAINERD_FILES
+from e2e.node.wired import PACKAGED, Wirable, audited, package
 from e2e.support import need
 
 ARGUMENTS = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
@@ -89,6 +95,7 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
         assert probe() == CORRECTED
         call("run", "--detach", "--name", "stays", "--runtime=runsc", *LIMITS[engine], ENV, HOSTILE)
         assert call("exec", ENV, "stays", "sh", "-c", SHOW) == CORRECTED
+        assert audited(node)["stays"] == (engine, "unknown")
         call("rm", "--force", "stays")
         said = json.loads(node.run(PACKAGED, "node", "verify", "--engine", engine, "--output=json", check=False).stdout)
         [handler] = [one for one in said["handlers"] if one["name"] == "runsc"]
@@ -98,3 +105,83 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
         node.run(PACKAGED, "node", "uninstall", "--engine", engine)
     assert differences(before, node.snapshot(TOPS)) == []
     assert probe() == LEFT_ALONE
+
+
+GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untrusted pods", more="")
+
+
+@pytest.fixture(scope="module")
+def pods(module_boot: Boot) -> BootedNode:
+    """A node with containerd, whose runc.v2 shim calls runsc for one handler."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
+    script = f"""#!/bin/sh
+# As boot.sh has it for runc, where root may not lower oom_score_adj.
+before=
+for argument; do
+  # The tests' pause waits for a FIFO, of which gVisor has none of an image.
+  [ "$before" != --bundle ] || sed -i 's/"oomScoreAdj": *-[0-9]*/"oomScoreAdj":0/
+    s:read forever [^"]*":exec /bin/busybox sleep 1000000":' "$argument/config.json"
+  # The gofer that it makes for a pod's second container keeps the shim's pipe open, and the shim would wait for it.
+  [ "$argument" != start ] || exec > /dev/null 2>&1
+  before=$argument
+done
+exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
+"""
+    files = {**CONTAINERD_FILES, "/usr/local/bin/runsc-here": script}
+    node = module_boot("trixie", config=containerd_config(FORMATS["trixie"], (RUNC, GVISOR)), files=files)
+    shutil.copy("/usr/bin/runsc", node.directory / "runsc")
+    node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
+    node.run("chmod", "755", "/usr/local/bin/runsc-here")
+    package(node)
+    return node
+
+
+def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode) -> None:
+    node = Wirable(pods, pods.snapshot(), PACKAGED)
+
+    def seen() -> tuple[dict[str, str], dict[str, str], str]:
+        pod = node.hostile_pod("gvisor")
+        try:
+            container = pod.run(env=HOSTILE_ENV, mounts=[("/tmp", "/etc/ssl")])
+            first, executed = (container.exec("/bin/cat", f"/proc/{pid}/environ") for pid in ("1", "self"))
+            listed = container.exec("/bin/ls", "/etc/ssl").strip()
+            return reserved_in(first.split("\0")), reserved_in(executed.split("\0")), listed
+        finally:
+            with suppress(CriError):  # runc.v2's shim does not know runsc's words for a sandbox that has ended
+                pod.remove()
+
+    assert seen()[0] == OVERRIDDEN
+    node.install("--no-probe")
+    try:
+        ours = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt"}
+        wanted = {**OVERRIDDEN, **ours}
+        assert seen() == (wanted, wanted, "company.crt")
+    finally:
+        node.take_out()
+
+
+def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(pods: BootedNode) -> None:
+    """Debian has no containerd-shim-runsc-v1, so no pod is started: the file's edit and its way back are tried."""
+    path = pods.path("/etc/containerd/runsc.toml")
+    theirs = '# gVisor\nbinary_name = "/usr/local/bin/runsc-here" # ours\n[runsc_config]\n  platform = "ptrace"\n'
+    path.write_text(theirs)
+    config = pods.path(CONFIG)
+    before = config.read_text()
+    shim = Handler("sandboxed", 'ConfigPath = "/etc/containerd/runsc.toml"', "gVisor", type="io.containerd.runsc.v1")
+    config.write_text(before + handler_config(FORMATS["trixie"], shim))
+    node = Wirable(pods, pods.snapshot(), PACKAGED)
+    try:
+        node.install("--no-probe")
+        ours = theirs.replace("/usr/local/bin/runsc-here", "/usr/local/sbin/reassert-runsc-here")
+        assert path.read_text() == ours
+        assert "--hook /dev/null" in pods.path("/usr/local/sbin/reassert-runsc-here").read_text()
+        assert node.status()[1]["sandboxed"] == ["runtime"]
+        path.write_text(ours + "  debug = true\n")
+        node.take_out()
+        assert path.read_text() == theirs + "  debug = true\n"
+        path.write_text(theirs)
+        assert node.status()[1]["sandboxed"] == []
+    finally:
+        node.take_out()
+        config.write_text(before)
+        path.unlink()

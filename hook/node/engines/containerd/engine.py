@@ -10,12 +10,13 @@ from typing import Any, Self
 from hook.core.base.errors import ReassertError
 from hook.core.policy.model import Policy, excluded
 from hook.node import systemd
-from hook.node.artifacts.dispatchers import dispatcher_for, real_of
+from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.artifacts.specs import CDI_FILE, base_spec, cdi_file, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
+from hook.node.engines.containerd import runsc
 from hook.node.engines.containerd.files import FORMATS, NRI, Files, strip
 from hook.node.engines.containerd.settings import (
     SPECS,
@@ -98,6 +99,8 @@ class Containerd(Engine[Dump]):
     def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str, nri: bool) -> Handler:
         kind = str(table.get("runtime_type", ""))
         by_path = path_of_shim(table)
+        if kind == runsc.TYPE and (called := runsc.binary_of(table)):
+            return Handler(name, behind(self.which(called) or called), (RUNTIME,) if real_of(called) else ())
         if kind not in RUNC_TYPES and not by_path:
             return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
         binary = str(toml.get(table, ("options", "BinaryName"), ""))
@@ -213,7 +216,13 @@ class Containerd(Engine[Dump]):
             settings[*files.cri(), "enable_cdi"] = True
         configuration, changed = files.change(settings) if settings else ([], [])
         wiring.references += configuration
-        wiring.notes = {"handlers": was, "settings": changed, "created": created, "nri": switched, "cdi": enabled}
+        wiring.notes = {
+            "handlers": was,
+            "settings": [*changed, *self._gvisors_shim(dump, choice, base, taken, wiring)],
+            "created": created,
+            "nri": switched,
+            "cdi": enabled,
+        }
         if required:
             wiring.notes[NOTE] = VALIDATOR.before(dump, notes)
         if not choice.unit:
@@ -221,6 +230,20 @@ class Containerd(Engine[Dump]):
         effective = {in_dump(key, dump): value for key, value in settings.items()}
         wiring.expected = wanted_dump(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
+
+    def _gvisors_shim(
+        self, dump: Dump, choice: Choice, base: Base, taken: dict[str, str], wiring: Wiring
+    ) -> list[dict[str, Any]]:
+        """Wires the handlers of gVisor's own shim. Returns the notes for `strip`."""
+
+        def add(binary: str) -> str:
+            return wiring.add_artifact(dispatcher_for(self._runtime(binary), choice.program, taken, front=choice.front))
+
+        notes: list[dict[str, Any]] = []
+        for name, table in runtimes(dump).items() if RUNTIME in choice.adapters else ():
+            if table.get("runtime_type") == runsc.TYPE and choice.runtime_class in (None, name):
+                notes += runsc.wire(name, table, base, add, wiring)
+        return notes
 
     def files(self, dump: Dump, base: Base) -> Files:
         """Returns the configuration files. Raises NodeError.

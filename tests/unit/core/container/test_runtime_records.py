@@ -75,3 +75,30 @@ def test_record_that_cannot_be_read_is_no_bundle(tmp_path: Path, text: str) -> N
     (tmp_path / "0a" / "status").write_text(text)
     with pytest.raises(Undecided):
         bundle_of("0a", str(tmp_path), "/usr/bin/crun", {})
+
+
+def sandboxed(root: Path, name: str, bundle: str) -> None:
+    """The state file of runsc of a container 0a."""
+    root.mkdir(exist_ok=True)
+    (root / name).write_text(json.dumps({"id": "0a", "bundleDir": bundle, "sandbox": {"id": "s", "pid": 1}}))
+
+
+def test_record_of_runsc_is_a_file_with_both_ids(tmp_path: Path) -> None:
+    sandboxed(tmp_path / "runsc", "0a_sandbox:s.state", "/b")
+    sandboxed(tmp_path / "runsc", "0a1_sandbox:0a.state", "/other")
+    (tmp_path / "runsc/0a_sandbox:s.lock").touch()
+    environment = {b"XDG_RUNTIME_DIR": str(tmp_path).encode()}
+    assert bundle_of("0a", f"{tmp_path}/runsc", "/x", {}) == "/b"
+    assert bundle_of("0a", None, "/x", environment) == "/b"
+    with pytest.raises(Undecided, match="is not in"):
+        bundle_of("0", f"{tmp_path}/runsc", "/x", {})
+    sandboxed(tmp_path / "runsc", "0a_sandbox:t.state", "/b")
+    with pytest.raises(Undecided, match="several sandboxes"):
+        bundle_of("0a", f"{tmp_path}/runsc", "/x", {})
+
+
+def test_relative_bundle_of_runsc_is_undecided(tmp_path: Path) -> None:
+    """It would count from the directory of whoever executes something in the container."""
+    sandboxed(tmp_path, "0a_sandbox:0a.state", ".")
+    with pytest.raises(Undecided, match="relative bundle"):
+        bundle_of("0a", str(tmp_path), "/x", {})
