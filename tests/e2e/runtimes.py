@@ -88,6 +88,20 @@ def real_runtime(name: str, directory: Path) -> str:
     return str(script)
 
 
+def criu(directory: Path) -> Path:
+    """The criu of build/roots/forky, with that Debian's libraries, in the mount namespace of who calls it."""
+    root = TOP / "build/roots/forky"
+    need((root / "usr/sbin/criu").exists(), f"{root} with criu (tests/roots.sh forky)")
+    script = directory / "bin/criu"
+    script.parent.mkdir()
+    loader = f"{root}/lib64/ld-linux-x86-64.so.2 --library-path {root}/usr/lib/x86_64-linux-gnu"
+    script.write_text(f'#!/bin/sh\nexec {loader} {root}/usr/sbin/criu "$@"\n')
+    script.chmod(0o755)
+    checked = run(str(script), "check", check=False)
+    need(checked.returncode == 0, f"what criu asks of a kernel: {checked.stderr}", installed=False)
+    return script
+
+
 def hook_entry(node: Node, stage: str, *flags: str) -> dict[str, object]:
     """An entry as reassert writes it: absolute path, non-empty env, timeout."""
     return {

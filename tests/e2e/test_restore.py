@@ -13,11 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import hook_entry, real_runtime
-from e2e.support import POLICY, TOP, WANTED, Bundle, Node, need, run
+from e2e.runtimes import criu, hook_entry, real_runtime
+from e2e.support import POLICY, WANTED, Bundle, Node, run
 from e2e.test_precreate import Podman, podman, working_podman  # noqa: F401  # fixtures
 
-ROOT = TOP / "build/roots/forky"
 EACH = ("runc", "runc-trixie", "runc-forky", "crun-forky")
 EVIL = "REQUESTS_CA_BUNDLE=/tmp/evil"
 NOTHING = POLICY.replace("[kube-system]", "[default]")
@@ -25,18 +24,9 @@ REASON = "a restored container has the env and mounts of its checkpoint, which r
 
 
 @pytest.fixture(autouse=True)
-def criu(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A criu in PATH, with its own Debian's libraries. It runs in the mount namespace of who calls it."""
-    need((ROOT / "usr/sbin/criu").exists(), f"{ROOT} (tests/roots.sh forky)")
-    script = node.directory / "bin/criu"
-    script.parent.mkdir()
-    libraries = f"{ROOT}/usr/lib/x86_64-linux-gnu"
-    loader = f"{ROOT}/lib64/ld-linux-x86-64.so.2 --library-path {libraries}"
-    script.write_text(f'#!/bin/sh\nexec {loader} {ROOT}/usr/sbin/criu "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{script.parent}:/usr/sbin:/usr/bin:/sbin:/bin")
-    checked = run("criu", "check", check=False)
-    need(checked.returncode == 0, f"what criu asks of a kernel: {checked.stderr}", installed=False)
+def path(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """criu in PATH."""
+    monkeypatch.setenv("PATH", f"{criu(node.directory).parent}:/usr/sbin:/usr/bin:/sbin:/bin")
 
 
 def quiet(bundle: Bundle, *command: str) -> tuple[int, str]:
@@ -57,7 +47,7 @@ def quiet(bundle: Bundle, *command: str) -> tuple[int, str]:
 
 
 def files(bundle: Bundle, runtime: str) -> list[str]:
-    """Where a checkpoint is. Under crun without settings of cgroups: they may be those of the root cgroup."""
+    """Where a checkpoint is. Without cgroups: where a machine has v1 and v2, criu would copy all of the v2 tree."""
     image = ["--image-path", f"{bundle.directory}/image", "--work-path", str(bundle.directory)]
     return [*image, "--manage-cgroups-mode", "ignore"] if "crun" in runtime else image
 
@@ -71,6 +61,9 @@ def real(request: pytest.FixtureRequest, node: Node, bundle: Bundle) -> str:
     linux["namespaces"] = [one for one in linux["namespaces"] if one["type"] != "network"]  # needs no iptables then
     name = "t-" + uuid.uuid4().hex[:12]
     linux["cgroupsPath"] = f"/{name}"
+    settings = node.directory / "criu.conf"
+    settings.write_text("manage-cgroups=ignore\n")  # no option of runc before 1.2
+    bundle.spec["annotations"]["org.criu.config"] = str(settings)
     bundle.spec["process"]["env"].append(EVIL)
     bundle.save()
     for line in (

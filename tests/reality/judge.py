@@ -172,9 +172,10 @@ class AuditedRules:
     def _costs(self, outcome: Outcome, adapter: str, name: str) -> list[Violation]:
         if outcome.cpu < MOST_CPU and outcome.peak < MOST_PEAK:
             return []
-        # runc itself takes long to take a container away that a hook refuses
+        # runc itself takes long to take a container away that a hook refuses; the wrapper and precreate add one
         path = "/bin/true" if outcome.started else "/bin/false"
-        hook = {"path": path, "args": [path], "env": ["PATH=/bin"]} if adapter in ("hook", "both") else None
+        has = adapter in ("hook", "both") or (not outcome.started and " hook" in outcome.output)
+        hook = {"path": path, "args": [path], "env": ["PATH=/bin"]} if has else None
         alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
         cpu, peak = outcome.cpu - alone.cpu, outcome.peak - alone.peak
         found = [Violation("CPU", f"{outcome.cpu:.1f} s, the runtime alone {alone.cpu:.1f} s")] * (cpu > MOST_CPU)

@@ -169,6 +169,11 @@ class Container:
         request = messages.UpdateContainerResourcesRequest(container_id=self.id, linux=linux)
         call(self.cri.runtime.UpdateContainerResources, request)
 
+    def checkpoint(self, archive: str) -> None:
+        """Write a checkpoint of it to a file of the node, as kubelet's checkpoint API does. Raises CriError."""
+        request = messages.CheckpointContainerRequest(container_id=self.id, location=archive)
+        call(self.cri.runtime.CheckpointContainer, request)
+
     def remove(self) -> None:
         """Stop and remove it."""
         call(self.cri.runtime.StopContainer, messages.StopContainerRequest(container_id=self.id, timeout=0))
