@@ -202,6 +202,35 @@ def test_silent_client_is_dropped_after_a_second_and_not_before(agent: Agent) ->
     assert agent.counters.new_drops() == {"no request within a second": 1}
 
 
+def test_silent_clients_are_limited(agent: Agent, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+    monkeypatch.setattr("hook.agent.clients.CLIENTS", 4)
+    silent = []
+    for _ in range(6):
+        silent.append(agent.connected())
+        assert agent.take() is None
+    assert agent.counters.new_drops() == {"too many connections": 2}
+    assert [connection.recv(10) for connection in silent[4:]] == [b"", b""]
+    socket.send_fds(silent[0], [agent.frame("create")], [here])
+    job = agent.take()
+    assert job is not None
+    os.close(job.given)
+    silent.append(agent.connected())
+    assert agent.take() is None
+    assert agent.counters.new_drops() == {}, "one has sent its request"
+    for connection in silent:
+        connection.close()
+
+
+def test_connection_that_fails_is_dropped_for_that(agent: Agent) -> None:
+    """The kernel says so for what was in flight: a reset by the peer."""
+    with agent.connected():
+        assert agent.take() is None
+        [client] = agent.clients._silent.values()
+        client.connection.send(b"unread")
+    assert agent.take() is None
+    assert list(agent.counters.new_drops()) == ["Connection reset by peer"]
+
+
 CALL = """import socket, sys
 s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 s.connect(sys.argv[1])
