@@ -87,11 +87,11 @@ class Agent:
         [(fd, _)] = self.poll.poll(60, 1)
         return self.clients.take(fd)
 
-    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False) -> bytes:
-        """The answer to a request. Raises Fallback. `late`: its age in seconds."""
+    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False, front: int = 0) -> bytes:
+        """The answer to a request. Raises Fallback. `late`: its age in seconds. `front`: the process that asks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            client = Client(ours, self.front.pid, 0o22)
+            client = Client(ours, front or self.front.pid, 0o22)
             client.began -= late
             if hung_up:
                 theirs.close()
@@ -512,12 +512,12 @@ def state(agent: Agent, **process: Any) -> bytes:
     return json.dumps({"id": "0a", "pid": agent.node.pid, "bundle": str(agent.bundle)}).encode()
 
 
-def hook(agent: Agent, stage: str, given: bytes) -> bytes:
-    """The answer to a hook."""
+def hook(agent: Agent, stage: str, given: bytes, front: int = 0) -> bytes:
+    """The answer to a hook. `front`: the process that asks."""
     fd = os.memfd_create("stdin")
     try:
         os.write(fd, given)
-        return agent.ask(agent.frame(stage, kind="hook"), fd)
+        return agent.ask(agent.frame(stage, kind="hook"), fd, front=front)
     finally:
         os.close(fd)
 
@@ -544,6 +544,18 @@ def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
     assert cold(hook, agent, "createRuntime", given.replace(str(agent.bundle).encode(), b"/")) == "bundle"
     for stage, reason in (("createContainer", "stage"), ("precreate", "stage"), ("none", "options")):
         assert cold(hook, agent, stage, given) == reason
+
+
+def test_hook_is_answered_whatever_the_runtimes_arguments_are(agent: Agent) -> None:
+    """Whether the runtime restores a checkpoint is read of its command line, which can have any byte."""
+    given = state(agent, capabilities={"bounding": []}).replace(b"team-ca", b"team-a")
+    agent.config.write_text(agent.config.read_text().replace("team-ca", "team-a"))
+    shell = ["sh", "-c", "sleep 60 & echo $!; wait", b"\xff"]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE) as runtime:
+        assert runtime.stdout
+        front = int(runtime.stdout.readline())
+        assert hook(agent, "createRuntime", given, front) == protocol.go()
+        os.kill(front, 9)
 
 
 WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
