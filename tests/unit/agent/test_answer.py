@@ -480,6 +480,8 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
     (agent.directory / "0a").mkdir()
     labels = {"labels": [f"bundle={agent.bundle}"]}
     (agent.directory / "0a/state.json").write_text(json.dumps({"config": labels}))
+    (agent.directory / "0b").mkdir()
+    (agent.directory / "0b/state.json").write_text('{"config": {"labels": ["bundle=/proc/self/cwd"]}}')
     assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
     for arguments, reason in (
         (["create", "--bundle", "/proc/self/cwd", "0a"], "path"),
@@ -490,6 +492,7 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
         (["exec", "--process", "/dev/stdin", "0a"], "path"),
         (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
+        (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0b"], "path"),
     ):
         assert cold(agent.ask, agent.frame(*arguments), here) == reason, arguments
     agent.config.write_text("{")
