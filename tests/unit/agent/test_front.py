@@ -380,6 +380,8 @@ def test_a_file_that_front_cannot_read_starts_cold(tmp_path: Path, front: Path) 
     for broken in (text.replace("# store", "# stored"), text.replace("# socket: ", "# real: /bin/echo\n# socket: ", 1)):
         hook.file.write_text(broken)
         assert hook.run("create")[:2] == (7, b"--cold=unreadable|create|the state")
+    hook.file.write_text(text.replace("# store", "# stored").replace("cat\n", "readlink /proc/$$/fd/*\n"))
+    assert hook.run("create")[1].decode().splitlines().count(str(hook.file)) == 1, "the shell's own descriptor"
     done = subprocess.run([front], capture_output=True, text=True)
     assert (done.returncode, done.stderr.split()[0]) == (2, "usage:")
     done = subprocess.run([front, tmp_path / "none"], capture_output=True, text=True)
