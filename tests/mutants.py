@@ -98,6 +98,8 @@ def python_mutants(path: str, source: str, chosen: random.Random) -> Iterator[Mu
         def on_visit(self, node: cst.CSTNode) -> bool:
             if isinstance(node, cst.Annotation | cst.Decorator | cst.Import | cst.ImportFrom):
                 return False
+            if isinstance(node, cst.Assign) and module.code_for_node(node).startswith("TYPE_CHECKING ="):
+                return False
             if isinstance(node, cst.If):
                 if isinstance(node.test, cst.Name) and node.test.value == "TYPE_CHECKING":
                     return False

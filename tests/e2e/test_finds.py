@@ -20,6 +20,7 @@ from e2e.hostile_mounts import (
     link,
     seen,
     volume,
+    why,
 )
 from e2e.runtimes import WAYS, guarded
 from e2e.support import REASSERT, Bundle, Node, run
@@ -377,8 +378,12 @@ def test_link_at_the_end_of_a_device_s_path(
     made(bundle)
     result = seen(way, node, bundle)
     if result == "refused":
-        whys = "leads into /etc/ssl", "lead it to a reserved mount", "to the reserved mount /etc/ssl"
-        assert_refused(node, bundle, *whys, "failed open()ing /dev/null: No such file")  # crun, of a volume over /dev
+        said = why(node, bundle)
+        if "o such file or directory" in said:  # the runtime's own, after ours: the volume over /dev is empty
+            assert (made in (volume_over_dev, volume_by_a_volume_over_dev), "/dev/null" in said) == (True, True), said
+        else:
+            ours = "leads into /etc/ssl", "lead it to a reserved mount", "to the reserved mount /etc/ssl"
+            assert_refused(node, bundle, *ours, "/etc/ssl/certs/disk: read-only file system")
         assert files(node) == before or way[1] in ("createRuntime", "createContainer")
     else:
         assert (result, files(node)) == ("company\n", before)

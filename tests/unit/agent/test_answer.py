@@ -87,11 +87,11 @@ class Agent:
         [(fd, _)] = self.poll.poll(60, 1)
         return self.clients.take(fd)
 
-    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False) -> bytes:
-        """The answer to a request. Raises Fallback. `late`: its age in seconds."""
+    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False, front: int = 0) -> bytes:
+        """The answer to a request. Raises Fallback. `late`: its age in seconds. `front`: the process that asks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            client = Client(ours, self.front.pid, 0o22)
+            client = Client(ours, front or self.front.pid, 0o22)
             client.began -= late
             if hung_up:
                 theirs.close()
@@ -200,6 +200,35 @@ def test_silent_client_is_dropped_after_a_second_and_not_before(agent: Agent) ->
         assert time.monotonic() - began > protocol.SECONDS - 0.1
         assert connection.recv(100) == b""
     assert agent.counters.new_drops() == {"no request within a second": 1}
+
+
+def test_silent_clients_are_limited(agent: Agent, monkeypatch: pytest.MonkeyPatch, here: int) -> None:
+    monkeypatch.setattr("hook.agent.clients.CLIENTS", 4)
+    silent = []
+    for _ in range(6):
+        silent.append(agent.connected())
+        assert agent.take() is None
+    assert agent.counters.new_drops() == {"too many connections": 2}
+    assert [connection.recv(10) for connection in silent[4:]] == [b"", b""]
+    socket.send_fds(silent[0], [agent.frame("create")], [here])
+    job = agent.take()
+    assert job is not None
+    os.close(job.given)
+    silent.append(agent.connected())
+    assert agent.take() is None
+    assert agent.counters.new_drops() == {}, "one has sent its request"
+    for connection in silent:
+        connection.close()
+
+
+def test_connection_that_fails_is_dropped_for_that(agent: Agent) -> None:
+    """The kernel says so for what was in flight: a reset by the peer."""
+    with agent.connected():
+        assert agent.take() is None
+        [client] = agent.clients._silent.values()
+        client.connection.send(b"unread")
+    assert agent.take() is None
+    assert list(agent.counters.new_drops()) == ["Connection reset by peer"]
 
 
 CALL = """import socket, sys
@@ -451,6 +480,8 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
     (agent.directory / "0a").mkdir()
     labels = {"labels": [f"bundle={agent.bundle}"]}
     (agent.directory / "0a/state.json").write_text(json.dumps({"config": labels}))
+    (agent.directory / "0b").mkdir()
+    (agent.directory / "0b/state.json").write_text('{"config": {"labels": ["bundle=/proc/self/cwd"]}}')
     assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
     for arguments, reason in (
         (["create", "--bundle", "/proc/self/cwd", "0a"], "path"),
@@ -461,6 +492,7 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
         (["exec", "--process", "/dev/stdin", "0a"], "path"),
         (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
+        (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0b"], "path"),
     ):
         assert cold(agent.ask, agent.frame(*arguments), here) == reason, arguments
     agent.config.write_text("{")
@@ -483,12 +515,12 @@ def state(agent: Agent, **process: Any) -> bytes:
     return json.dumps({"id": "0a", "pid": agent.node.pid, "bundle": str(agent.bundle)}).encode()
 
 
-def hook(agent: Agent, stage: str, given: bytes) -> bytes:
-    """The answer to a hook."""
+def hook(agent: Agent, stage: str, given: bytes, front: int = 0) -> bytes:
+    """The answer to a hook. `front`: the process that asks."""
     fd = os.memfd_create("stdin")
     try:
         os.write(fd, given)
-        return agent.ask(agent.frame(stage, kind="hook"), fd)
+        return agent.ask(agent.frame(stage, kind="hook"), fd, front=front)
     finally:
         os.close(fd)
 
@@ -515,6 +547,18 @@ def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
     assert cold(hook, agent, "createRuntime", given.replace(str(agent.bundle).encode(), b"/")) == "bundle"
     for stage, reason in (("createContainer", "stage"), ("precreate", "stage"), ("none", "options")):
         assert cold(hook, agent, stage, given) == reason
+
+
+def test_hook_is_answered_whatever_the_runtimes_arguments_are(agent: Agent) -> None:
+    """Whether the runtime restores a checkpoint is read of its command line, which can have any byte."""
+    given = state(agent, capabilities={"bounding": []}).replace(b"team-ca", b"team-a")
+    agent.config.write_text(agent.config.read_text().replace("team-ca", "team-a"))
+    shell = ["sh", "-c", "sleep 60 & echo $!; wait", b"\xff"]
+    with subprocess.Popen(shell, stdout=subprocess.PIPE) as runtime:
+        assert runtime.stdout
+        front = int(runtime.stdout.readline())
+        assert hook(agent, "createRuntime", given, front) == protocol.go()
+        os.kill(front, 9)
 
 
 WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))

@@ -327,6 +327,16 @@ def test_a_cold_start_says_its_reason_and_reads_the_state_again(tmp_path: Path, 
     assert long.run("x", answer=None)[1] == b"--cold=absent|x|the state"
 
 
+@pytest.mark.root
+def test_a_request_may_be_as_long_as_a_frame_and_no_longer(tmp_path: Path, front: Path) -> None:
+    hook = Front(tmp_path, front)
+    assert hook.run("", answer=protocol.go())[0] == 0
+    most = protocol.LIMIT - len(b"\0".join(hook.request))
+    assert hook.run("x" * most, answer=protocol.go())[0] == 0
+    assert hook.request[-2:] == [b"x" * most, b""]
+    assert hook.run("x" * (most + 1), answer=protocol.go())[1].startswith(b"--cold=request|")
+
+
 @pytest.mark.users
 def test_an_agent_of_another_user_is_not_obeyed(tmp_path: Path, front: Path) -> None:
     hook = Front(tmp_path, front)
@@ -370,6 +380,8 @@ def test_a_file_that_front_cannot_read_starts_cold(tmp_path: Path, front: Path) 
     for broken in (text.replace("# store", "# stored"), text.replace("# socket: ", "# real: /bin/echo\n# socket: ", 1)):
         hook.file.write_text(broken)
         assert hook.run("create")[:2] == (7, b"--cold=unreadable|create|the state")
+    hook.file.write_text(text.replace("# store", "# stored").replace("cat\n", "readlink /proc/$$/fd/*\n"))
+    assert hook.run("create")[1].decode().splitlines().count(str(hook.file)) == 1, "the shell's own descriptor"
     done = subprocess.run([front], capture_output=True, text=True)
     assert (done.returncode, done.stderr.split()[0]) == (2, "usage:")
     done = subprocess.run([front, tmp_path / "none"], capture_output=True, text=True)

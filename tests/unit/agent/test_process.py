@@ -242,8 +242,8 @@ def test_connections_without_a_request_end_and_are_limited(agent: Process) -> No
         wait_until(lambda: sum(event["count"] for event in agent.logged("dropped")) == 1030)
         reasons = [event["reasons"] for event in agent.logged("dropped")]
         found = {name: sum(each.get(name, 0) for each in reasons) for each in reasons for name in each}
-        assert found["no request within a second"] + found["too many connections"] == 1030
-        assert 1 <= found["too many connections"] <= 6
+        assert found.pop("no request within a second") >= 1024
+        assert found.keys() <= {"too many connections"}, "none on a machine that needs a second for 1024 connections"
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 

@@ -266,6 +266,18 @@ def test_a_container_without_env_gets_its_mount(wrapper: Wrapper, env: dict[str,
     assert (decision.draft["adapter"], decision.draft["edits"][0]["name"]) == ("runtime", "/m")  # type: ignore[index]  # a list of objects
 
 
+@pytest.mark.parametrize("bundle", ["bundle", "bundle/", "./bundle", "{}/bundle"])
+def test_hook_is_told_where_the_bundle_is_wherever_it_runs(wrapper: Wrapper, bundle: str) -> None:
+    rule = {"name": "m", "mounts": [{"hostPath": str(wrapper.directory), "mountPath": "/m"}]}
+    wrapper.policy.write_text(document(rule))
+    refresh(str(wrapper.policy), f"{wrapper.directory}/s")
+    assert wrapper.run("create", "--bundle", bundle.format(wrapper.directory), "0a").returncode == 0
+    [hook] = json.loads(wrapper.config.read_text())["hooks"]["createRuntime"]
+    told = hook["args"][hook["args"].index("--bundle") + 1], hook["args"][hook["args"].index("--config") + 1]
+    assert all(path.startswith("/") and not path.endswith("/") for path in told)
+    assert [os.path.realpath(path) for path in told] == [str(wrapper.config.parent), str(wrapper.config)]
+
+
 @pytest.mark.parametrize("lost", [b'"B=1"', b'"CA=/ca.pem"'])
 def test_a_config_that_is_not_what_was_written_is_refused(wrapper: Wrapper, lost: bytes) -> None:
     class Losing(Caller):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +19,7 @@ from hook.core.base.mountinfo import Row, mount_table
 from hook.core.container.spec import Spec
 from hook.core.linux.idmap import protect
 from hook.core.linux.look import View, look, look_at_processes
-from hook.core.linux.mountns import own_directories
+from hook.core.linux.mountns import mount_id, own_directories, status_at_once
 from hook.core.reserve import PlaceMount
 from unit.support import spec
 
@@ -371,6 +373,7 @@ def test_masked_path_in_a_volume_that_may_be_above_starts(node: Node) -> None:
 def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: bool) -> None:
     def said(root: Path) -> list[tuple[str, str]]:
         found = node._caller.submit(look_at_processes, node.pid, str(root), "alone").result()
+        assert {reason.kind for reason in found} <= {"sharedProcesses"}
         return [(reason.rule, reason.message) for reason in found]
 
     assert said(node.rootfs) == []
@@ -379,3 +382,18 @@ def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: b
         node.mount(at, "/proc" + below.replace("PID", str(os.getpid())))
         why = "the container has the node's processes in the volume /vol/etc, and sharedProcesses is Refuse"
         assert said(node.rootfs) == ([("alone", why)] if shows else []), "the first of them"
+
+
+@pytest.mark.parametrize("path", ["/dev/null", "/", "/proc/self/stat", __file__])
+def test_what_a_path_leads_to_is_known_at_once(path: str) -> None:
+    found, wanted = status_at_once(path), os.stat(path)
+    kept = [(stat.S_IFMT(each.st_mode), each.st_ino, each.st_dev, each.st_rdev) for each in (found, wanted)]
+    assert kept[0] == kept[1]
+    with pytest.raises(FileNotFoundError):
+        status_at_once(f"{path}/none" if path == "/" else "/none")
+
+
+def test_descriptor_that_is_not_open_is_said_with_its_error() -> None:
+    with pytest.raises(OSError, match="statx: Bad file descriptor") as caught:
+        mount_id(1 << 20)
+    assert caught.value.errno == errno.EBADF
