@@ -51,8 +51,8 @@ _NRI = """
 
 _RUNTIME_PLUGIN = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 
-FORMATS = {"bookworm": 2, "sandboxes": 2, "trixie": 2, "forky": 3, "sid": 3}
-"""Of config.toml, by suite or root of tests/roots.sh: containerd 1.6, 1.7 and 2.1."""
+FORMATS = {"bookworm": 2, "trixie": 2, "forky": 3, "sid": 3}
+"""Of config.toml, by suite: containerd 1.6, 1.7 and 2.1."""
 
 SUITES = ("bookworm", "forky", "trixie")
 """Those of the tests. sid is for tests/release.sh alone."""
