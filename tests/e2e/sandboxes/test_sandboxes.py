@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cri.images import PLAIN, write_images
 from e2e.sandboxes.outside import PASSWORD, PORTS, url
 from e2e.sandboxes.world import CLIENTS, HOSTILE, HOSTILE_ENV, PROXY_NAMES, WHOLE, World, world
 from e2e.trust.images import answers
@@ -74,3 +75,38 @@ def test_container_with_a_volume_above_the_store_is_refused(wired: World) -> Non
     [event] = wired.events()
     assert event["event"] == "container.denied"
     assert PASSWORD not in json.dumps(event) + done.stderr
+
+
+if WHOLE:
+    DOCKERFILE = f"FROM {PLAIN}\nRUN echo proxy=$HTTPS_PROXY; ls /etc/ssl/certs\n"
+    COMPOSE = f"""
+version: "2.4"
+services:
+  job: {{image: "{PLAIN}", network_mode: host, entrypoint: [sh, -c, "echo proxy=$$HTTPS_PROXY; ls /etc/ssl/certs"]}}
+"""
+
+    @pytest.fixture(scope="module")
+    def project(wired: World) -> World:
+        """A directory with a Dockerfile and a file of docker-compose."""
+        directory = wired.node.path("/root/project")
+        directory.mkdir()
+        (directory / "Dockerfile").write_text(DOCKERFILE)
+        (directory / "docker-compose.yml").write_text(COMPOSE)
+        for archive in write_images(wired.node.directory):
+            for engine in ("docker", "podman"):
+                wired.node.run(engine, "load", "--input", str(archive))
+        return wired
+
+    @pytest.mark.parametrize(
+        ("command", "reached"),
+        [
+            ("docker build --no-cache --network=host .", True),
+            ("DOCKER_BUILDKIT=1 docker build --no-cache --progress=plain --network=host . 2>&1", False),
+            ("podman --cgroup-manager=cgroupfs build --no-cache --network=host .", True),
+            ("podman --cgroup-manager=cgroupfs build --no-cache --network=host --isolation=oci .", True),
+            ("docker-compose up", True),
+        ],
+    )
+    def test_builds_and_compose(command: str, reached: bool, project: World) -> None:
+        done = project.node.run("sh", "-c", f"cd /root/project && {command}")
+        assert (f"proxy={url('proxy')}" in done.stdout, "added.pem" in done.stdout) == (reached, reached), done
