@@ -167,6 +167,17 @@ def trust_stacks() -> str:
     return table(header, [[_cell(cell) for cell in row] for row in rows])
 
 
+def sandbox_clients() -> str:
+    """What becomes of clients behind an intercepting proxy."""
+    rows = []
+    for client in tomllib.loads((ROOT / "tests/sandboxes/clients.toml").read_text())["client"]:
+        through = client["through"]
+        without = "no" if through.startswith("no") else "no: " + client.get("roots", "the image's roots")
+        cells = [client["name"], client["version"], without, through, client["own"]]
+        rows.append([_cell(cell) for cell in [*cells, "" if client.get("whole") else "yes"]])
+    return table(["client", "version", "without", "with the example", "what of the job's own it obeys", "in CI"], rows)
+
+
 # -- claims and holes
 
 
@@ -296,6 +307,7 @@ def pages() -> dict[Path, str]:
         "track record": ledgers.track_record,
         "trust layouts": trust_layouts,
         "trust stacks": trust_stacks,
+        "sandbox clients": sandbox_clients,
         **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},
         "annotations that steer": steering,
         "fields of annotation": lambda: fields("annotation"),

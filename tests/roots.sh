@@ -1,9 +1,11 @@
 #!/bin/sh
 # Root file systems of Debians for the tests, with their engines and systemd: build/roots/SUITE. And one with programs
-# that make TLS connections: build/roots/trust.
+# that make TLS connections: build/roots/trust. And one with both, and what docker and podman need for more than
+# containers of root: build/roots/sandboxes.
 #
 #   tests/roots.sh bookworm trixie forky
 #   tests/roots.sh trust
+#   tests/roots.sh sandboxes
 #
 # They come from the mirror that this machine's own apt is configured with, and stay until what is wanted in them changes.
 set -eu
@@ -11,15 +13,21 @@ cd "$(dirname "$0")/.."
 
 mirror=$(tests/mirror.sh)
 
-set_up() { # SUITE or trust
+set_up() { # SUITE, trust or sandboxes
   name=$1 suite=$1
   packages=containerd,runc,crun,busybox-static,systemd,dbus
+  programs=openssl,ca-certificates,curl,wget,git,python3,nodejs,ca-certificates-java,openjdk-17-jdk-headless
   case $suite in
   bookworm) packages=$packages,docker.io,podman,netavark ;; # debootstrap does not resolve container-network-stack
   forky) packages=$packages,criu,libcriu2 ;; # bookworm's does not run on Linux 6.18
   trust)
     suite=bookworm
-    packages=openssl,ca-certificates,curl,wget,git,python3,nodejs,ca-certificates-java,openjdk-17-jdk-headless
+    packages=$programs
+    ;;
+  sandboxes)
+    suite=bookworm
+    packages=$packages,docker.io,podman,netavark,runsc,docker-compose,uidmap,slirp4netns,fuse-overlayfs,iproute2
+    packages=$packages,kubernetes-client,python3-pip,$programs
     ;;
   esac
   root=build/roots/$name

@@ -59,7 +59,7 @@ ENVIRONMENT = {
 
 
 class BootedNode:
-    """A node of a Debian suite (tests/roots.sh).
+    """A node of a Debian suite, or of the root `sandboxes` (tests/roots.sh).
 
     `directory` is at the same path inside and outside. The frozen program and the repository are at /src/reassert.
     """
@@ -207,7 +207,7 @@ def booted(
     path. `docker`: whether dockerd runs. `images`: whether containerd has the images of the tests.
     """
     configs: dict[str, dict[str, str | None]] = {
-        USUAL: {CONFIG: containerd_config(FORMATS[suite])},
+        USUAL: {CONFIG: containerd_config(FORMATS.get(suite, FORMATS["bookworm"]))},
         PACKAGED: {},
         NONE: {CONFIG: None},
     }

@@ -18,19 +18,24 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 
 class Authority:
-    """A CA with one server. `pem`: its certificate. `server`: the server's certificate and key, in one file."""
+    """A CA with one server. `pem` and `key`: the CA's. `server`: the server's certificate and key, in one file."""
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, host: str = "localhost") -> None:
         self.name = name
         self.pem = directory / f"{name}.pem"
+        self.key = directory / f"{name}.key"
         self.server = directory / f"{name}-server.pem"
         key, subject = ec.generate_private_key(ec.SECP256R1()), _named(f"{name} root")
         self.certificate = _signed(subject, subject, key.public_key(), key, x509.BasicConstraints(True, None))
         self.pem.write_bytes(self.certificate.public_bytes(Encoding.PEM))
+        self.key.write_bytes(_private(key))
         own = ec.generate_private_key(ec.SECP256R1())
-        served = _signed(_named("localhost"), subject, own.public_key(), key, x509.BasicConstraints(False, None))
-        private = own.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        self.server.write_bytes(served.public_bytes(Encoding.PEM) + private)
+        served = _signed(_named(host), subject, own.public_key(), key, x509.BasicConstraints(False, None))
+        self.server.write_bytes(served.public_bytes(Encoding.PEM) + _private(own))
+
+
+def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def _named(text: str) -> x509.Name:
@@ -47,22 +52,28 @@ def _signed(
     now = datetime.now(UTC)
     number = x509.random_serial_number()
     built = x509.CertificateBuilder(issuer, subject, key, number, now - timedelta(hours=1), now + timedelta(days=30))
-    names = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(IPv4Address("127.0.0.1"))])
     built = built.add_extension(constraints, critical=True)
     if not constraints.ca:
+        [host] = subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+        names = x509.SubjectAlternativeName([x509.DNSName(str(host.value)), x509.IPAddress(IPv4Address("127.0.0.1"))])
         built = built.add_extension(names, critical=False)
     return built.sign(by, hashes.SHA256())
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers every request; `info/refs` as a git repository with one branch, which any web server can serve."""
+    """Answers every request, and those of pip and npm. It has a git repository of one branch, as any web server can."""
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
-        answers = {"/git/info/refs": b"%b\trefs/heads/main\n" % (b"a" * 40), "/git/HEAD": b"ref: refs/heads/main\n"}
+        answers = {
+            "/git/info/refs": b"%b\trefs/heads/main\n" % (b"a" * 40),
+            "/git/HEAD": b"ref: refs/heads/main\n",
+            "/simple/demo/": b"<!DOCTYPE html><a href=demo-1.0-py3-none-any.whl>demo-1.0-py3-none-any.whl</a>\n",
+            "/-/ping": b"{}\n",
+        }
         body = answers.get(path, b"hello\n")
         self.send_response(200)
-        self.send_header("Content-Type", "text/plain")
+        self.send_header("Content-Type", "text/html" if path.startswith("/simple/") else "text/plain")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -74,8 +85,8 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, authority: Authority) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, authority: Authority, port: int) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.load_cert_chain(authority.server)
 
@@ -88,9 +99,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(authority: Authority) -> Iterator[int]:
-    """A server with the authority's certificate. Gives its port."""
-    server = _Server(authority)
+def serving(authority: Authority, port: int = 0) -> Iterator[int]:
+    """A server with the authority's certificate. Gives its port: any, or the one that is named."""
+    server = _Server(authority, port)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server.server_port

@@ -42,7 +42,7 @@ if ROOT.name:
     PROGRAMS["java"] = "java /Get.java https://localhost:{port}/"
 """Each exits with 0 if it trusts the server. `{port}`, `{who}`: the server's."""
 
-_JAVA = """\
+JAVA = """\
 public class Get {
   public static void main(String[] a) throws Exception { new java.net.URL(a[0]).openStream().readAllBytes(); }
 }
@@ -121,7 +121,7 @@ def lay_out(bundle: Bundle, layout: str, pem: Path) -> None:
         own = root / cacerts.relative_to(ROOT)
         own.unlink()
         own.symlink_to("/etc/pki/java/cacerts" if layout == "rhel" else "/etc/ssl/certs/java/cacerts")
-    (root / "Get.java").write_text(_JAVA)
+    (root / "Get.java").write_text(JAVA)
     (root / "etc/hosts").write_text("127.0.0.1 localhost\n")  # a root of debootstrap has none
     bundle.bind(_PIP, "/python/pip", "ro")
     bundle.bind(_KUBECTL, "/usr/local/bin/kubectl", "ro")
