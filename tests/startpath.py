@@ -30,7 +30,7 @@ PYTHON = [sys.executable, "-I", "-S", "-X", "importtime"]
 
 RULE = {
     "name": "r",
-    "match": {"namespaces": ["team-*"], "podSelector": {"matchLabels": {"a": "b"}}},
+    "match": {"namespaces": ["team-*"]},
     "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "N_*", "absent": True}],
 }
 MOUNT = {"hostPath": "/etc", "mountPath": "/etc/ssl"}

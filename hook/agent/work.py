@@ -34,6 +34,7 @@ from hook.core import events
 from hook.core.base.errors import Refused, Usage
 from hook.core.base.system import OWN, hooks_stderr, is_file, is_link, read_fd, replace_file, stat_of, temporary_of
 from hook.core.base.text import message
+from hook.core.container.identity import Identity
 from hook.core.container.runtime_records import (
     STATE_JSON,
     STATUS,
@@ -44,6 +45,7 @@ from hook.core.container.runtime_records import (
 )
 from hook.core.container.spec import LIMIT
 from hook.core.decide import Case, Verdict
+from hook.core.facts import cri
 from hook.core.linux import early, idmap, look, lookdevices, place
 from hook.core.linux.mountns import open_plain
 from hook.core.policy.model import Policy
@@ -70,6 +72,10 @@ _CPU = 0.02
 """Seconds of CPU time for one request. Python runs one thread at a time, so others wait that long at most for it."""
 
 _LARGEST_CHECKPOINT = 32 << 20
+
+_ANSWERS, _LONGEST = 1024, 8192
+"""The most answers of CRI that are cached, and the most characters of one, which a pod's author chooses. Neither the
+labels of a sandbox nor the annotations of a container ever change in CRI."""
 
 _DISPATCHERS = 64
 """The most real runtimes whose options are cached."""
@@ -285,6 +291,21 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Returns kubelet's device checkpoint, cached while the file is unchanged."""
         _small(path, min(limit, _LARGEST_CHECKPOINT))
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
+
+    def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
+        """Asks an engine as a cold start does, and caches the answer. Raises Fallback without a timely one."""
+        kept = self._memory.answers
+        found = kept.get(asked_id)
+        if found is None:
+            try:
+                found = cri.asked(directory, method, asked_id, identity, self._deadline - time.monotonic())
+            except TimeoutError:
+                raise Fallback(LATE) from None
+            if found is not None and sum(len(key + value) for key, value in found.items()) <= _LONGEST:
+                while len(kept) >= _ANSWERS:
+                    kept.pop(next(iter(kept), ""), None)
+                kept[asked_id] = found
+        return found
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file while front waits. A cold start removes the temporary file, so that it cannot come later."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from hook.core.audited import AuditedRules
     from hook.core.container.start import Start
+    from hook.core.facts.cri import Ask
 
     T = TypeVar("T", bound=Start)
 
@@ -90,6 +91,8 @@ class Case:
     until it is known. `audited_rules`: what the rules in mode Audit would do. `still_waits`: called between two steps,
     and may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
     `in_sentry`: the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too.
+    `asks`: where the engine can be asked about a Spec's container: the directory of the store, and None or a function
+    that asks in place of hook.core.facts.cri. None: no engine is asked.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Case:
         self.start = start or {}
         self.still_waits: Callable[[], None] = lambda: None
         self.status: Callable[[str], posix.stat_result] = posix.stat
+        self.asks: tuple[str, Ask | None] | None = None
         self.error_path = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.in_sentry = False
@@ -128,6 +132,10 @@ class Case:
             from hook.core.container.dockershim import prove_for  # only docker's containers in a pod's cgroup load it
 
             self.identity = identity = prove_for(self.policy, identity)
+        if self.policy.asks and self.asks:
+            from hook.core.facts.cri import learn  # few policies need it
+
+            learn(self.policy, identity, target, self.container_id, *self.asks)
         matches = select(self.policy, identity)
         self.container = self.contain(self.policy, identity, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)

@@ -15,6 +15,7 @@ from hook.core.policy import store
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.core.decide import Case, Verdict
+    from hook.core.facts.cri import Ask
     from hook.core.policy.model import Policy
 
 
@@ -68,7 +69,12 @@ class Options:
 
 
 class Caller:
-    """The process whose call is answered: relative paths, descriptors and messages are for it."""
+    """The process whose call is answered: relative paths, descriptors and messages are for it.
+
+    `ask`: asks an engine in place of hook.core.facts.cri; the agent's subclass caches answers.
+    """
+
+    ask: "Ask | None" = None
 
     def __init__(self, environment: "dict[bytes, bytes]", cold: str = "") -> None:
         """`environment`: the environment that the engine gave. `cold`: as in Options."""

@@ -163,6 +163,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
+    case.asks = options.store, caller.ask
     case.error_path = "stdin"
     caller.report(options, case.run(read, act, kinds))
 

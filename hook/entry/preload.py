@@ -12,7 +12,7 @@ import zlib
 from hook.core import audited
 from hook.core.base import journal, logfile, text, urls
 from hook.core.container import allocation, cdi, claims, dockershim, injections, nodes, runtime_records
-from hook.core.facts import allocated, files, network_filesystems, sharing
+from hook.core.facts import allocated, cri, files, network_filesystems, sharing
 from hook.core.facts import exclusive as exclusive_facts
 from hook.core.policy import trust_layout
 from hook.core.reserve import allocated as reserved

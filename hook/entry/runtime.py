@@ -108,6 +108,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
     case.in_sentry = options.hook == SENTRY
+    case.asks = options.store, caller.ask
     case.error_path = config
     caller.report(options, case.run(read, act))
     return invocation.arguments

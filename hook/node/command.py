@@ -13,14 +13,13 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
-from hook.core.policy.model import Policy
 from hook.node import services, status, systemd
 from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
 from hook.node.change.program import change_of_version, lay_out, locate, path_in_use, policy, refuse_another, version_of
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
-from hook.node.choice import add_choice, add_engine, requested_change
+from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
 from hook.node.engines import registry
 from hook.node.engines.base import AnyEngine
 from hook.node.engines.registry import Removed
@@ -109,7 +108,7 @@ def _install(options: argparse.Namespace) -> int:
             before = version_of(path_in_use())
             asked = requested_change(options)
             rewiring = asked.rewiring
-            _warn(asked.choice.policy)
+            _warn(asked)
             prove = None
             if options.probe and rewiring.engine.running() and rewiring.differences():
                 from hook.node.probe.proof import Proof
@@ -147,15 +146,15 @@ def _layout(options: argparse.Namespace) -> int:
 
 def _plan(options: argparse.Namespace) -> int:
     asked = requested_change(options, copy=False)
-    _warn(asked.choice.policy)
+    _warn(asked)
     print(shown(asked.rewiring.differences()) or "Nothing to change.")
     _say_restart(asked.rewiring)
     return 0
 
 
-def _warn(policy: Policy) -> None:
-    """Prints, before anything is changed, the problems of the files that the policy names."""
-    problems, hints = problems_and_hints(policy)
+def _warn(asked: RequestedChange) -> None:
+    """Prints, before anything is changed, what of the policy this node cannot do."""
+    problems, hints = problems_and_hints(asked.choice.policy, [asked.rewiring.engine.name])
     for problem in problems:
         _say(f"WARNING: {problem}")
     for hint in hints:

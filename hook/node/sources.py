@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.system import Untrusted, trusted
+from hook.core.container.identity import APP_TYPES
 from hook.core.facts.files import first_line
 from hook.core.policy.entries import FILE, Env, Mount
 from hook.core.policy.model import AUDIT, Policy, Rule
@@ -79,11 +81,48 @@ def unreadable(policy: Policy) -> list[Finding]:
     return found
 
 
-def problems_and_hints(policy: Policy) -> tuple[list[str], list[str]]:
-    """Returns two lists for `status` and `install`: findings by which containers are refused now, and all others."""
+_APPS = frozenset(APP_TYPES)
+
+_UNKNOWN = {"docker": ("images", "containerTypes")}
+"""The conditions of `match` that are never known of a container of an engine, whatever the node does."""
+
+_UNMET = {"podman": ("namespaces", "podSelector")}
+"""Those that are never met, since no container of the engine is a pod's."""
+
+
+def never_known(policy: Policy, engines: Iterable[str]) -> list[Finding]:
+    """Returns a warning for each condition that no container of a wired engine can be held against.
+
+    `engines`: the names of the wired engines. containerd and CRI-O know all of them (hook.core.facts.cri).
+    """
+    found: list[Finding] = []
+    for engine in engines:
+        for number, rule in enumerate(policy.candidates(None)):
+            place: Place = ("spec", "rules", number, "match")
+            for field, wanted in rule.conditions.items():
+                if field in _UNKNOWN.get(engine, ()) and (field != "containerTypes" or _APPS & {*wanted} < _APPS):
+                    becomes = "is not met" if rule.skip_unknown else "counts as met"
+                    text = f"selects by {field}, which is never known under {engine}: the condition {becomes} there"
+                elif field in _UNMET.get(engine, ()) and wanted != ["*"]:
+                    text = f"selects by {field}: it applies to no container of {engine}, which has no pods"
+                else:
+                    continue
+                found.append(Finding(WARNING, (*place, field), f"rule {rule.name} {text}"))
+        kinds = sorted(_APPS & {*policy.excluded_types}) if "containerTypes" in _UNKNOWN.get(engine, ()) else []
+        for kind in kinds:
+            text = f"exclude: the type {kind} is never known under {engine}: it excludes no container there"
+            found.append(Finding(WARNING, ("spec", "exclude", "containerTypes"), text))
+    return found
+
+
+def problems_and_hints(policy: Policy, engines: Iterable[str] = ()) -> tuple[list[str], list[str]]:
+    """Returns two lists for `status` and `install`: findings by which containers are refused now, and all others.
+
+    `engines`: as for `never_known`.
+    """
     problems: list[str] = []
     hints: list[str] = []
-    for finding in look_at(policy):
+    for finding in [*look_at(policy), *never_known(policy, engines)]:
         if finding.severity == ERROR and policy.mode != AUDIT:
             problems.append(finding.message)
         elif finding.severity == ERROR:

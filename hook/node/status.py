@@ -74,7 +74,7 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
         found.hints += registry.other_distributions()
     interrupted = journal.pending()
     if found.exit_status != NOT_WIRED:
-        problems, hints = _named_files(old_files)
+        problems, hints = _named_files(old_files, record.engines())
         found.problems += problems + _event_log(EVENTS)
         found.hints += hints
     if interrupted:
@@ -144,11 +144,11 @@ def kubelet_root() -> str:
         return KUBELET_ROOT
 
 
-def _named_files(old_files: Callable[[Policy], list[str]]) -> tuple[list[str], list[str]]:
+def _named_files(old_files: Callable[[Policy], list[str]], engines: list[str]) -> tuple[list[str], list[str]]:
     """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
     try:
         in_force = policy(seeded=False)
-        problems, hints = problems_and_hints(in_force)
+        problems, hints = problems_and_hints(in_force, engines)
         return problems, hints + old_files(in_force)
     except ReassertError:  # `out_of_date` reports a missing policy for each engine
         return [], []

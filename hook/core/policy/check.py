@@ -306,12 +306,11 @@ def _check_selector(source: Source, at: list[str | int], selector: dict[str, Any
 
 
 def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
-    """Contradictions between rules, by their numbers, and conditions that an adapter does not know."""
+    """Contradictions between rules, by their numbers."""
     found: list[Problem] = []
     wants: dict[tuple[str, str], list[_Want]] = {}
     for number, rule in rules.items():
         found += _wants_twice(source, number, rule)
-        found += _unknown_conditions(source, number, rule)
         found += _of_pods_alone(source, number, rule)
         for position, env in enumerate(rule.env):
             place = source.origin(("spec", "rules", number, "env", position))
@@ -371,22 +370,3 @@ def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
         for position, entry in enumerate(rule.raw_lists.get(FIELD, []))
         if entry.get("of") == POD
     ]
-
-
-def _unknown_conditions(source: Source, number: int, rule: Rule) -> list[Problem]:
-    """Warnings of conditions that an adapter does not know, in rules without `ifUnknown`: they count as met there."""
-    if "ifUnknown" in (source.data["spec"]["rules"][number].get("match") or {}):
-        return []
-    found = []
-    for field in ("podSelector", "containerTypes"):
-        wanted = rule.conditions.get(field)
-        apps = {"init", "container", "ephemeral"}
-        if wanted is None or (field == "containerTypes" and set(wanted) & apps in (set(), apps)):
-            continue
-        known_by_nri = "pod labels" if field == "podSelector" else "init, container and ephemeral containers apart"
-        message = (
-            f"rule {rule.name} selects by {field}, but under containerd the runtime wrapper and the hook do not know "
-            f"{known_by_nri}: the condition counts as met there; set ifUnknown to Enforce or Skip"
-        )
-        found.append(source.problem(["spec", "rules", number, "match", field], message, key=True, severity="warning"))
-    return found

@@ -48,6 +48,7 @@ class Compiled:
             "excludedTypes": list(exclude.get("containerTypes") or []),
             "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
             "eventLog": _event_log(spec.get("eventLog") or {}),
+            "asks": bool(_APPS & {*(exclude.get("containerTypes") or [])}) or any(map(_asks, rules)),
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
             "rules": len(rules),
             "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
@@ -222,6 +223,16 @@ def _index(rules: list[Rule]) -> tuple[dict[str, list[int]], dict[str, list[int]
         for name in dict.fromkeys(str(name) for name in rule.conditions.get("namespaces", ["*"])):
             (patterns if "*" in name or "?" in name else index).setdefault(name, []).append(number)
     return index, patterns
+
+
+_APPS = {"init", "container", "ephemeral"}
+"""The types that config.json of containerd and of CRI-O does not tell apart."""
+
+
+def _asks(rule: Rule) -> bool:
+    """Whether a rule needs the pod's labels, or one of _APPS."""
+    types = _APPS & {*rule.conditions.get("containerTypes", [])}
+    return bool(rule.conditions.get("podSelector")) or types not in (set(), _APPS)
 
 
 def _mode(source: Source, rules: list[Rule]) -> str:

@@ -69,6 +69,7 @@ class Policy:
 
     `mode`: ENFORCE if any rule is enforced. `path`: the policy file. `fingerprint`: the sha256 of the file that was
     compiled. `warning`: why a newer version of it is not in force, or "". `missing`: why there is no policy, or "".
+    `asks`: whether the engine is asked for what config.json lacks, pod labels and the type of a pod's container.
     """
 
     def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
@@ -85,6 +86,7 @@ class Policy:
         self.kubelet_root: str = header["kubeletRoot"]
         self.event_log: list[Any] = header.get("eventLog", [])
         self.allowed_annotations: list[str] = header.get("allowedAnnotations", [])
+        self.asks: bool = header.get("asks", False)
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 
@@ -149,6 +151,8 @@ def evaluate(rule: Rule, identity: "Identity") -> "list[Condition]":
             met = _types(wanted, actual)
         else:
             met = (_selects if field == "podSelector" else _any_glob)(wanted, actual)
+            if field == "images" and identity.digest:
+                met = met or _any_glob(wanted, identity.digest)
         conditions.append(Condition(field, wanted, actual, met))
     return conditions
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 7
+FORMAT = 8
 """Version of the compiled form. A store with another version is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024
@@ -122,6 +122,7 @@ NO_RULES: "dict[str, Any]" = {
     "excludedTypes": [],
     "kubeletRoot": KUBELET_ROOT,
     "eventLog": [],
+    "asks": False,
     "allowedAnnotations": [],
     "rules": 0,
     "trust": {},

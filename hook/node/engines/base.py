@@ -8,7 +8,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
+from hook.core.facts.cri import DIRECTORY
 from hook.core.policy.model import Policy
+from hook.core.policy.store import STORE
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import hook_file
 from hook.node.change.files import Change, State
@@ -90,6 +92,12 @@ class Wiring:
         if change not in self.artifacts:
             self.artifacts.append(change)
         return change[0]
+
+    def add_cri(self, adapters: tuple[str, ...], engine: str, socket: str) -> None:
+        """Adds the file from which a container start knows the engine's CRI socket (hook.core.facts.cri)."""
+        if adapters != (CDI,):
+            path = f"{STORE}/{DIRECTORY}/{engine}"
+            self.artifacts.append((path, State(f"{socket.removeprefix('unix://')}\n".encode())))
 
 
 class Engine(ABC, Generic[Now]):

@@ -299,6 +299,8 @@ class Crio(Engine[Files]):
         settings: dict[toml.Key, Any] = {}
         if CDI in choice.adapters:
             wiring.artifacts.append(cdi_file(choice.policy, choice.program))
+        listens = str(toml.get(values, ("crio", "api", "listen"), "/var/run/crio/crio.sock"))
+        wiring.add_cri(choice.adapters, self.name, listens)
         if RUNTIME in choice.adapters:
             for name, table in self._wrapped(values, choice, wiring).items():
                 settings[(*RUNTIMES, name)] = table

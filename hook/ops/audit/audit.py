@@ -23,7 +23,7 @@ from hook.entry.write_spec import Decision
 from hook.node import workers
 from hook.node.change.record import Record
 from hook.node.engines.registry import CONTAINERS_OF
-from hook.ops.audit.inventory import Running
+from hook.ops.audit.inventory import Running, learn_all
 from hook.ops.audit.judge import STALE, Difference, Judge, actual
 from hook.ops.audit.process import ContainerGone, Process
 from hook.ops.events.reader import seconds_of
@@ -40,13 +40,14 @@ class Round:
     """The policy in force and what is known of this node. Times are seconds since the epoch, 0 if unknown.
 
     `compiled`: since when this policy is in force. `installed`: when the node was wired last. `adapters`: by
-    `Identity.engine`.
+    `Identity.engine`. `store`: the directory of the compiled policy.
     """
 
     policy: Policy
     compiled: float = 0.0
     installed: float = 0.0
     adapters: dict[str, list[str]] = field(default_factory=dict)
+    store: str = store.STORE
 
     def why(self, container: Running, created: Decision | None) -> str:
         """Why a container differs. `created`: what reassert decided when the container was created."""
@@ -115,7 +116,7 @@ def read_round(policy_file: str, store_directory: str) -> Round:
         installed = os.stat(record.path).st_mtime if adapters else 0.0
     except (ReassertError, OSError):
         adapters, installed = {}, 0.0
-    return Round(policy, seconds_of((header or {}).get("compiledAt")), installed, adapters)
+    return Round(policy, seconds_of((header or {}).get("compiledAt")), installed, adapters, store_directory)
 
 
 def _moment(seconds: float) -> str:
@@ -182,6 +183,8 @@ def audit(known: Round, containers: list[Running]) -> Audit:
     read = lru_cache(64)(read_file)
     if not known.policy.missing and any(rule.uses_allocations for rule in known.policy.candidates(None)):
         cdi.convert_all()
+
+    learn_all(known.policy, containers, known.store)
 
     def report(number: int, taken: Process | Exception) -> dict[str, Any]:
         found = _report(known, judge, read, containers[number], taken)

@@ -17,6 +17,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from glob import glob
 from pathlib import Path
@@ -28,7 +29,9 @@ from hook.core.container.dockershim import prove
 from hook.core.container.identity import Identity, identify
 from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
-from hook.core.policy.store import KUBELET_ROOT
+from hook.core.facts.cri import learn
+from hook.core.policy.model import Policy
+from hook.core.policy.store import KUBELET_ROOT, STORE
 from hook.node.probe.starter import in_sentry
 from hook.ops.audit.process import ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
@@ -46,6 +49,9 @@ BUNDLES = (
 _DOCKER = "/var/lib/docker/containers/*/config.v2.json"
 _PODMAN = ("/var/lib/containers/storage/overlay-containers/containers.json",)
 _NAMES_LIMIT = 16 << 20
+
+_ASKING_SECONDS = 10.0
+"""How long the engines are asked about containers, all together: each answers within milliseconds, or none does."""
 
 _CREATING = 30.0
 """Seconds after which a bundle without a process is that of a container that runs elsewhere, and not a new one."""
@@ -128,6 +134,15 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
     return sorted(
         found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
     )
+
+
+def learn_all(policy: Policy, containers: Iterable[Running], store: str = STORE) -> None:
+    """Ask the engines what a policy needs to know of these containers. It takes rights that looking at them lacks."""
+    began = time.monotonic()
+    for container in containers if policy.asks else ():
+        if container.identity and time.monotonic() - began < _ASKING_SECONDS:
+            with suppress(ReassertError, OSError, ValueError, MemoryError):  # the look at the container reports it
+                learn(policy, container.identity, container.spec(), container.id, store, None)
 
 
 def _states(wanted: set[str] | None) -> Iterator[str]:

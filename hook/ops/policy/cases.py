@@ -189,7 +189,7 @@ def _containers(
     if not found:
         raise CaseProblem(f"{error_path}: the pod has no container {wanted}")
     for kind, container in found:
-        yield str(container.get("name")), *pod.start(kind, container, given, sees_labels=adapter == "nri")
+        yield str(container.get("name")), *pod.start(kind, container, given, sees_annotations=adapter == "nri")
 
 
 def _of_refusal(wanted: object, refusal: str) -> list[str]:

@@ -54,8 +54,8 @@ def _checked(path: str, node: bool, is_draft: bool) -> Checked:
     except ReassertError as error:
         found.problems.append(Problem(0, 0, str(error)))
         return found
-    if node:
-        found.problems += _node_problems(found.compiled)
+    if node or not is_draft:
+        found.problems += _node_problems(found.compiled, node)
     if path != STDIN:
         try:
             trusted(os.path.abspath(path))
@@ -73,12 +73,15 @@ def _stdin() -> bytes:
     return content
 
 
-def _node_problems(compiled: Compiled) -> list[Problem]:
-    """Problems of this node's files that the policy names, with their positions in the policy file."""
-    from hook.node.sources import look_at, unreadable
+def _node_problems(compiled: Compiled, files: bool) -> list[Problem]:
+    """What of the policy this node cannot do, with positions in the policy file. `files`: look at its files too."""
+    from hook.node.change.record import Record
+    from hook.node.sources import look_at, never_known, unreadable
 
     source, policy = compiled.source, compiled.policy()
-    found = [*look_at(policy), *unreadable(policy)]
+    found = never_known(policy, Record.read().engines())
+    if files:
+        found = [*look_at(policy), *unreadable(policy), *found]
     return [source.problem(source.origin(f.place), f.message, severity=f.severity) for f in found]
 
 

@@ -56,7 +56,11 @@ def diff(old: str, new: str, output: str, running: Callable[[], list[Running]] |
     there: list[Affected] | None = None
     count = 0
     if running:
+        from hook.ops.audit.inventory import learn_all
+
         containers = running()
+        for policy in (before, after):
+            learn_all(policy, containers)
         count, there = len(containers), list(affected(before, after, containers))
     if output == "json":
         told: dict[str, Any] = {"changes": [asdict(change) for change in found]}

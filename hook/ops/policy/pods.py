@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hook.core.base.errors import ReassertError
-from hook.core.container.identity import APP_TYPES, CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
+from hook.core.container.identity import CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
 from hook.core.container.spec import JOINED, THE_NODES
 from hook.core.container.start import Start
 
@@ -100,9 +100,9 @@ class Pod:
         return [(kind, each) for kind, key in _LISTS for each in self.spec.get(key) or [] if isinstance(each, dict)]
 
     def start(
-        self, kind: str, container: dict[str, Any], given: Given, sees_labels: bool = True
+        self, kind: str, container: dict[str, Any], given: Given, sees_annotations: bool = True
     ) -> tuple[Identity, Start]:
-        """What the engine would be asked to start. `sees_labels`: as NRI; without, as a config.json of containerd.
+        """What the engine would be asked to start. `sees_annotations`: the pod's, as NRI; config.json has none.
 
         Raises PodProblem.
         """
@@ -115,9 +115,9 @@ class Pod:
             str(meta.get("name") or meta.get("generateName") or "pod"),
             str(meta.get("uid") or UID),
             name,
-            (kind,) if sees_labels else APP_TYPES,
+            (kind,),
             str(container.get("image") or "") or None,
-            _strings(meta.get("labels")) if sees_labels else None,
+            _strings(meta.get("labels")),
         )
         env = self._env(container, given, identity)
         start = Start(
@@ -126,7 +126,7 @@ class Pod:
             devices=[{"path": str(d.get("devicePath")), "type": "b"} for d in container.get("volumeDevices") or []],
             shared_processes=self._shared_processes(container),
         )
-        if sees_labels:
+        if sees_annotations:
             start.pod_annotations = _strings(meta.get("annotations"))
         return identity, start
 

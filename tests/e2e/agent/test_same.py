@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 
 import pytest
 from reality.warm import TIMES
-from unit.support import FIXTURES
+from unit.cri import SANDBOX, Engine
+from unit.support import CONTAINERD, FIXTURES
+from unit.support import config as of_pod
 
-from e2e.agent.support import PRINTER, WENT_COLD, Agent
+from e2e.agent.support import PRINTER, WENT_COLD, Agent, reason_of
 from e2e.support import POLICY
 from hook.core.policy.compiler import compile_bytes
 
@@ -37,6 +40,9 @@ POLICIES = {
     "audit": POLICY.replace("spec:", "spec:\n  mode: Audit", 1).rstrip() + "\n    onConflict: Deny\n",
     "ignore": POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1),
     "env only": POLICY.split("    mounts:")[0],
+    "labels": POLICY.replace(
+        "- name: company-ca", "- name: company-ca\n    match: {podSelector: {matchLabels: {tier: web}}}"
+    ),
     "tried": POLICY.rstrip()
     + """
   - name: tried
@@ -123,6 +129,39 @@ def test_recorded_containers(both: Both, name: str) -> None:
         result = both.same(config(path.read_bytes()), ["--log", "log.json", "--log-format", "json", "create", "0a"])
         changed += path.read_text() not in str(result)
     assert bool(changed) == (name != "audit")
+
+
+def test_pod_labels(both: Both) -> None:
+    """The agent asks the engine once for a sandbox. Without a timely answer, the cold start says what becomes of it."""
+    both.policy("labels")
+    engine = Engine(both.agent.node.store)
+    data = config(json.dumps(of_pod(annotations=CONTAINERD, env=["REQUESTS_CA_BUNDLE=/tmp/x"])).encode())
+    for tier, corrected in (("web", True), ("db", False)):
+        engine.labels = {"tier": tier}
+        both.agent.stop()
+        both.agent.start()
+        for _ in range(2):
+            assert _corrected(both.same(data, ["create", "0a"])) == corrected
+        assert engine.asked == [SANDBOX] * 3  # once warm, and in each cold start
+        engine.asked.clear()
+    engine.close()
+    both.agent.stop()
+    both.agent.start()
+    assert _corrected(both.same(data, ["create", "0a"]))  # nobody listens: unknown, which counts as met
+    engine.socket.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(engine.socket))
+        silent.listen()
+        late = both.result(both.warm, data, ["create", "0a"])
+        assert (late[0], reason_of(bytes(str(late[2]), "utf-8"))) == (WENT_COLD, "late")
+        assert _corrected(both.result(both.cold, data, ["create", "0a"]))
+
+
+def _corrected(result: list[object]) -> bool:
+    """Whether the container would start with the policy's value."""
+    assert isinstance(result[3], tuple)
+    env: list[str] = json.loads(result[3][1])["process"]["env"]
+    return env == ["REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"]
 
 
 def generated(seed: int) -> bytes:

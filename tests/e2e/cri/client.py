@@ -110,7 +110,9 @@ class Pod:
         `capabilities`: those that are added, without CAP_. It shares its processes if the pod does.
         """
         pid = self.config.linux.security_context.namespace_options.pid
+        of = self.config.metadata
         config = messages.ContainerConfig(
+            labels={"io.kubernetes.pod.uid": of.uid, "io.kubernetes.pod.namespace": of.namespace},  # kubelet's
             metadata=messages.ContainerMetadata(name=name),
             image=messages.ImageSpec(image=image, user_specified_image=image),
             command=command,

@@ -12,6 +12,8 @@ import pytest
 from unit.kubelet import claim, state
 
 from e2e.cri.client import CriError
+from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
@@ -111,6 +113,23 @@ def test_a_host_path_that_the_node_lacks_is_green_nowhere(node: Wirable) -> None
     status, _, problems = node.status()
     assert (status, [problem.startswith(lacks) for problem in problems]) == (1, [True])
     assert node.verified() == {**dict.fromkeys(RUNC_TYPE, "starts nothing"), "kata": "not tried"}
+    node.booted.path(POLICY_FILE).write_text(POLICY)
+
+
+@with_one_containerd
+def test_pod_labels_are_asked_of_the_wired_engine(node: Wirable) -> None:
+    """By the agent in its unit, at the socket that install noted; uninstall takes the note away."""
+    selector = "- name: company-ca\n    match: {podSelector: {matchLabels: {tier: web}}}"
+    node.booted.path(POLICY_FILE).write_text(POLICY.replace("- name: company-ca", selector))
+    node.install("--no-probe")
+    for tier, gets in (("web", OVERRIDDEN | RESERVED), ("db", OVERRIDDEN | {"NVIDIA_VISIBLE_DEVICES": "void"})):
+        pod = node.booted.cri.run_pod("runc", labels={"tier": tier})
+        container = pod.run(image=HOSTILE, env=ENV)
+        assert reserved_in(container.environ()) == gets
+        [event] = [event for event in node.events() if event.get("id") == container.id]
+        assert (event["event"], event["start"]) == ("container.edited", "warm")
+        pod.remove()
+    assert node.booted.run(node.program, "audit").returncode == 0
     node.booted.path(POLICY_FILE).write_text(POLICY)
 
 

@@ -86,7 +86,8 @@ def test_as_containerd_prints_its_defaults(node: Wirable) -> None:
     """`containerd config default > config.toml`, then sed, is how most nodes were set up."""
     text = node.booted.run("containerd", "config", "default").stdout
     write(node, CONFIG, text.replace("SystemdCgroup = false", "SystemdCgroup = true"))
-    assert_round_trip(node, *main_file(node), wired=DEFAULT)
+    imports_it = f"{CONF_D}/*.toml" in text  # from 2.2 on
+    assert_round_trip(node, *[path for path in main_file(node) if path != CONFIG or not imports_it], wired=DEFAULT)
 
 
 def test_as_few_people_write_it(node: Wirable) -> None:

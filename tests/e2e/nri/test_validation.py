@@ -97,7 +97,12 @@ def test_later_plugin_cannot_change_reserved_env(
             return
         with pytest.raises(CriError, match=f"rule gpu: env {VISIBLE} is not as reserved.*{REFUSED}"):
             pod.create(env=env)
-    [event] = [event for event in node.logged() if event["event"].startswith("container.")]
+
+    def logged() -> list[dict[str, Any]]:
+        return [event for event in node.logged() if event["event"].startswith("container.")]
+
+    wait_for(lambda: bool(logged()), "the event, which is written in a pause after the answer")
+    [event] = logged()
     assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
     assert [edit["after"] for edit in event["edits"]] == ["void"]
 

@@ -112,3 +112,31 @@ def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None
     result = reassert("policy", "check", "--node", str(source))
     assert (result.returncode, result.stderr) == (0, "")
     assert "valid on this node, 1 rule," in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("match", "engine", "said"),
+    [
+        ({"podSelector": {"matchLabels": {"a": "b"}}}, "containerd", None),
+        ({"containerTypes": ["init"]}, "crio", None),
+        ({"containerTypes": ["init"]}, "docker", "containerTypes, which is never known under docker: the condition c"),
+        ({"containerTypes": ["init", "container", "ephemeral"]}, "docker", None),
+        (
+            {"images": ["a/*"], "ifUnknown": "Skip"},
+            "docker",
+            "images, which is never known under docker: the condition",
+        ),
+        ({"namespaces": ["team-*"]}, "podman", "namespaces: it applies to no container of podman, which has no pods"),
+    ],
+)
+def test_a_condition_that_an_engine_never_shows_is_said(match: dict[str, Any], engine: str, said: str | None) -> None:
+    hints = problems_and_hints(policy({"name": "r", "match": match, "env": [{"name": "A", "value": "1"}]}), [engine])[1]
+    assert len(hints) == (said is not None)
+    assert all(f"rule r selects by {said}" in hint for hint in hints)
+
+
+def test_an_exclusion_that_never_takes_effect_is_said() -> None:
+    excluding = policy(exclude={"containerTypes": ["sandbox", "init"]})
+    assert problems_and_hints(excluding, ["containerd"]) == ([], [])
+    [hint] = problems_and_hints(excluding, ["docker"])[1]
+    assert "type init is never known under docker: it excludes no container there" in hint

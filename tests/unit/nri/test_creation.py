@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from hook.core.base.errors import Unacceptable
 from hook.core.container.identity import APP_TYPES
+from hook.core.policy.model import select
 from hook.nri import ttrpc
 from hook.nri.creation import identify
 from hook.nri.requested import Mounts
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
 from unit.ownmachine import Machine
-from unit.support import document
+from unit.support import document, policy
 
 DEVICES = {"name": "devices", "deviceAllocations": {"devices": True}}
 ANNOTATIONS = {"name": "annotations", "annotations": [{"name": "gpu.example/*", "absent": True}]}
@@ -209,6 +210,19 @@ def test_more_entries_than_a_config_may_have_are_refused(root_dir: Path, asked: 
         status = plugin.create(**asked).status
         assert "have more than the limit of 100000 entries together" in status.message
         wait_until(lambda: plugin.logged()[-1]["event"] == "container.denied")
+
+
+@pytest.mark.parametrize("name", ["registry.example:5000/app:1", "registry.example:5000/app"])
+def test_digest_of_an_image_counts_beside_its_name(name: str) -> None:
+    """NRI 0.13 sends it; earlier versions have the name alone."""
+    request = create_request([], annotations={"io.kubernetes.cri.image-name": name})
+    request.container.image.digest = "sha256:" + "a" * 64
+    for pattern, met in ((name, True), ("*@sha256:" + "a" * 64, True), ("*/other@*", False), ("*@sha256:b*", False)):
+        made = policy({"name": "r", "match": {"images": [pattern]}, "env": [{"name": "A", "value": "1"}]})
+        [match] = select(made, identify(request.pod, request.container, "containerd"))
+        assert match.applies == met
+    exact = "registry.example:5000/app@sha256:" + "a" * 64
+    assert identify(request.pod, request.container, "containerd").digest == exact
 
 
 def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:

@@ -103,6 +103,15 @@ def test_refused_container_has_one_event(root_dir: Path) -> None:
         assert plugin.metric("reassert_containers_total", outcome="adjusted") is None
 
 
+def test_a_policy_that_is_changed_between_the_two_questions_refuses_nothing(root_dir: Path) -> None:
+    """The container starts as it would have if it had been created a moment earlier."""
+    with running(root_dir, POLICY, version=KNOWN) as plugin:
+        plugin.create(["GPU=all"])
+        plugin.policy.write_text(POLICY.replace("void", "none"))
+        adjust = {"env": [{"key": "GPU", "value": "void"}]}
+        assert not plugin.validate(create_request(["GPU=all"]), adjust=adjust, owners=owned(ENV, "GPU")).reject
+
+
 def test_audit_mode_reports_a_later_plugin_once_and_refuses_nothing(root_dir: Path) -> None:
     with running(root_dir, document(GPU, mode="Audit"), version=KNOWN) as plugin:
         plugin.create(["GPU=all"])

@@ -169,9 +169,8 @@ class Containerd(Engine[Dump]):
 
     # -- what is to be
 
-    def wire(self, now: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, dump: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns files that set BinaryName and base_runtime_spec of the handlers, and enable NRI or CDI if chosen."""
-        dump = now
         files = self.files(dump, base)
         wiring = Wiring()
         settings: dict[Key, Any] = {}
@@ -200,6 +199,7 @@ class Containerd(Engine[Dump]):
                 path = f"{SPECS}/{name}.json"
                 wiring.references.append((path, State(json.dumps(spec, indent=1).encode())))
                 settings[(*files.cri(), *runtime, "base_runtime_spec")] = path
+        wiring.add_cri(choice.adapters, self.name, self._address)
         switched = False
         if NRI_ADAPTER in choice.adapters:
             switched = bool(notes.get("nri")) or bool(toml.get(dump, (*NRI, "disable"), True))

@@ -335,23 +335,3 @@ def test_annotations_that_only_nri_sees_are_a_warning(of: str | None) -> None:
     assert [(problem.severity, "the NRI plugin alone" in problem.message) for problem in found] == (
         [("warning", True)] if of == "Pod" else []
     )
-
-
-@pytest.mark.parametrize(
-    ("match", "warned"),
-    [
-        ({"podSelector": {"matchLabels": {"tier": "web"}}}, True),
-        ({"podSelector": {"matchLabels": {"tier": "web"}}, "ifUnknown": "Enforce"}, False),
-        ({"podSelector": {"matchLabels": {"tier": "web"}}, "ifUnknown": "Skip"}, False),
-        ({"containerTypes": ["init"]}, True),
-        ({"containerTypes": ["init", "container"], "ifUnknown": "Skip"}, False),
-        ({"containerTypes": ["init", "container", "ephemeral"]}, False),
-        ({"containerTypes": ["sandbox"]}, False),
-        ({"namespaces": ["a"]}, False),
-    ],
-)
-def test_condition_that_an_adapter_cannot_see_needs_a_word_on_it(match: dict[str, object], warned: bool) -> None:
-    found = problems(document({"name": "r", "match": match, **A}))
-    assert [(problem.severity, "set ifUnknown to Enforce or Skip" in problem.message) for problem in found] == (
-        [("warning", True)] if warned else []
-    )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from hook.node import systemd
+from hook.node.change.files import State
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
 from hook.node.engines.crio import HOOKS, Crio
 from hook.node.errors import NodeError
@@ -70,7 +71,9 @@ def test_tables_are_repeated_whole_with_the_dispatcher_in_them(drop_ins: Path) -
         },
         "runc": {"runtime_path": "/usr/local/sbin/reassert-runc", "runtime_root": "/run/runc"},
     }
-    assert [path for path, _ in wiring.artifacts] == [f"/usr/local/sbin/reassert-{name}" for name in ("crun", "runc")]
+    dispatchers = [f"/usr/local/sbin/reassert-{name}" for name in ("crun", "runc")]
+    assert [path for path, _ in wiring.artifacts] == ["/var/lib/reassert/cri/crio", *dispatchers]
+    assert wiring.artifacts[0][1] == State(b"/var/run/crio/crio.sock\n")
     assert wiring.remarks == ["handler kata (vm) calls no OCI runtime; --adapter nri reaches it"]
 
 
@@ -96,7 +99,7 @@ def test_builtin_handler_keeps_its_settings(drop_ins: Path) -> None:
 def test_hook_joins_the_directories_that_there_are(drop_ins: Path) -> None:
     _, wiring = wire(HOOK)
     assert drop_in(wiring)["crio"]["runtime"]["hooks_dir"] == ["/etc/containers/oci/hooks.d", HOOKS]
-    assert [path for path, _ in wiring.artifacts] == [f"{HOOKS}/reassert.json"]
+    assert [path for path, _ in wiring.artifacts] == ["/var/lib/reassert/cri/crio", f"{HOOKS}/reassert.json"]
 
 
 def test_where_nobody_else_sets_reserved_env_crio_does(drop_ins: Path) -> None:
@@ -113,7 +116,7 @@ def test_nri_is_switched_on_and_brings_the_hook(drop_ins: Path) -> None:
     assert wiring.units == ["reassert-nri.service"]
     engine, others = wire(NRI, unit=False)
     assert drop_in(others) == drop_in(wiring)
-    assert (others.units, len(others.artifacts)) == ([], 1)
+    assert (others.units, len(others.artifacts)) == ([], 2)
     assert "something else runs the NRI plugin" in engine.handlers(engine.read(), others.notes)[0].note
 
 

@@ -101,7 +101,7 @@ def test_refusal_is_expected_by_a_part_of_its_text(suite: Suite) -> None:
 def test_labels_and_adapter_decide_which_rules_match(suite: Suite) -> None:
     assert suite.failures({"env": {"L": None}}) == []
     assert suite.failures({"env": {"L": "1"}}, labels={"a": "b"}) == []
-    assert suite.failures({"env": {"L": None}}, labels={"a": "b"}, adapter="runtime") == []
+    assert suite.failures({"env": {"L": "1"}}, labels={"a": "b"}, adapter="runtime") == []
 
 
 def test_facts_of_the_node_are_given_and_not_read_here(suite: Suite) -> None:

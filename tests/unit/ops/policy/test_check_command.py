@@ -12,7 +12,7 @@ from unit.support import called, document, reassert
 
 GOOD = document({"name": "r", "env": [{"name": "A", "value": "x"}]})
 WARNED = document(
-    {"name": "r", "match": {"podSelector": {"matchLabels": {"a": "b"}}}, "env": [{"name": "A", "value": "x"}]}
+    {"name": "r", "annotations": [{"name": "a/b", "absent": True, "of": "Pod"}], "env": [{"name": "A", "value": "x"}]}
 )
 BAD = "apiVersion: reassert/v1\nkind: NodePolicy\nspec: {mod: x}\n"
 COMPLAINT = "unknown field 'mod'; did you mean mode?"

@@ -50,9 +50,9 @@ def test_identity_is_that_of_the_pod() -> None:
     assert (identity.types, identity.labels) == (("container",), {"app": "web"})
 
 
-def test_wrapper_sees_no_labels_and_no_annotations_of_the_pod() -> None:
-    identity, found = both("  containers: [{name: c, image: i}]", sees_labels=False)
-    assert (identity.labels, len(identity.types), found.pod_annotations) == (None, 3, None)
+def test_wrapper_sees_no_annotations_of_the_pod() -> None:
+    identity, found = both("  containers: [{name: c, image: i}]", sees_annotations=False)
+    assert (identity.labels, identity.types, found.pod_annotations) == ({"app": "web"}, ("container",), None)
 
 
 def test_env_comes_from_image_plugin_and_pod_in_this_order() -> None:

@@ -1,0 +1,128 @@
+"""What an engine tells over CRI, by a gRPC server of another implementation (grpclib), and what does not count."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hook.core.container.identity import APP_TYPES, Identity, identify
+from hook.core.container.spec import Spec
+from hook.core.decide import Case
+from hook.core.facts.cri import POD, asked
+from unit.cri import NAMESPACE, SANDBOX, UID, Engine
+from unit.support import CONTAINERD, config, policy
+
+WEB = {"name": "web", "match": {"podSelector": {"matchLabels": {"tier": "web"}}}, "env": [{"name": "A", "value": "1"}]}
+INIT = {"name": "init", "match": {"containerTypes": ["init"]}, "env": [{"name": "B", "value": "1"}]}
+
+
+@pytest.fixture
+def engine(root_dir: Path) -> Iterator[Engine]:
+    found = Engine(root_dir / "store")
+    yield found
+    found.close()
+
+
+def learned(store: Path, *rules: dict[str, Any], **spec: Any) -> Identity:
+    """The identity of containerd's container after the policy's questions."""
+    start = Spec(json.dumps(config(annotations=CONTAINERD)).encode(), "/run/x/k8s.io/0a/config.json")
+    case = Case("runtime", "0a", lambda: policy(*rules, **spec))
+    case.asks = str(store), None
+    case.decide(identify(start), start)
+    assert case.identity
+    return case.identity
+
+
+def test_labels_are_the_pods_own(engine: Engine) -> None:
+    identity = learned(engine.store, WEB)
+    assert (identity.labels, identity.types) == ({"tier": "web"}, APP_TYPES)
+    assert engine.asked == [SANDBOX]
+
+
+def test_many_labels_and_long_ones_arrive(engine: Engine) -> None:
+    engine.labels = {f"{'k' * 300}{number}": "v" * 63 for number in range(3000)}  # a megabyte, in many frames
+    assert learned(engine.store, WEB).labels == engine.labels
+
+
+def test_the_type_of_a_container_is_kubelets(engine: Engine) -> None:
+    assert learned(engine.store, INIT).types == ("init",)
+    assert learned(engine.store, exclude={"containerTypes": ["init"]}).types == ("init",)
+    engine.annotations = {"io.kubernetes.container.type": "sandbox"}
+    assert learned(engine.store, INIT).types == APP_TYPES
+
+
+@pytest.mark.parametrize(
+    ("rule", "spec"),
+    [
+        ({**WEB, "match": {"namespaces": [NAMESPACE]}}, {}),
+        ({**WEB, "match": {**WEB["match"], "containerNames": ["another"]}}, {}),
+        (WEB, {"exclude": {"namespaces": [NAMESPACE]}}),
+    ],
+    ids=["no selector", "another condition is not met", "excluded"],
+)
+def test_nobody_is_asked_where_the_answer_decides_nothing(
+    engine: Engine, rule: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    assert learned(engine.store, rule, **spec).labels is None
+    assert engine.asked == []
+
+
+def test_an_answer_about_another_pod_does_not_count(engine: Engine) -> None:
+    engine.uid = "another"
+    identity = learned(engine.store, WEB, INIT)
+    assert (identity.labels, identity.types) == (None, APP_TYPES)
+
+
+def test_a_note_that_others_can_write_does_not_count(engine: Engine) -> None:
+    (engine.store / "cri/containerd").chmod(0o666)
+    assert learned(engine.store, WEB).labels is None
+
+
+def hung(path: Path) -> socket.socket:
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(path))
+    listening.listen()
+    return listening
+
+
+ANSWERS: dict[str, Callable[[socket.socket], object]] = {
+    "nothing": lambda peer: None,
+    "no HTTP/2": lambda peer: peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" + bytes(100)),
+    "a frame without end": lambda peer: peer.sendall(b"\xff\xff\xff\0\0\0\0\0\1" + bytes(100_000)),
+    "GOAWAY": lambda peer: peer.sendall(b"\0\0\x08\7\0\0\0\0\0" + bytes(8)),
+    "a message that is cut": lambda peer: peer.sendall(b"\0\0\x07\0\1\0\0\0\1\0\0\0\0\x20\n\x7f"),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_what_is_no_answer_leaves_the_labels_unknown(root_dir: Path, answer: Callable[[socket.socket], object]) -> None:
+    (root_dir / "store/cri").mkdir(parents=True)
+    (root_dir / "store/cri/containerd").write_text(f"{root_dir}/sock\n")
+    with hung(root_dir / "sock") as listening:
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                peer.recv(65536)
+                answer(peer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert learned(root_dir / "store", WEB).labels is None
+        thread.join()
+
+
+def test_a_late_answer_is_told_from_none(root_dir: Path) -> None:
+    (root_dir / "store/cri").mkdir(parents=True)
+    (root_dir / "store/cri/containerd").write_text(f"{root_dir}/sock\n")
+    identity = Identity("containerd", True, NAMESPACE, uid=UID)
+    assert asked(str(root_dir / "store"), POD, SANDBOX, identity, 0.01) is None  # nobody listens
+    with hung(root_dir / "sock"), pytest.raises(TimeoutError):
+        asked(str(root_dir / "store"), POD, SANDBOX, identity, 0.01)
+    assert asked(str(root_dir / "nowhere"), POD, SANDBOX, identity, 0.01) is None
