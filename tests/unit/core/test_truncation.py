@@ -160,6 +160,7 @@ def test_deeply_nested_member_of_a_device_is_left_out() -> None:
     assert any(pointer.startswith("/edits/0/before/0/vendor") for pointer in record["omitted"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("character", ["\x01", '"', "é", "€", "\U0001f600", "\ud800", "a"])
 def test_line_is_bounded_for_the_costliest_characters(character: str) -> None:
     long = character * 5000

@@ -50,6 +50,7 @@ OF_THE_PROMETHEUS_OPERATOR = {"PodMonitor", "PrometheusRule"}
 """Kinds for which Kubernetes has no schema."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.25", "1.37"])
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_object_is_valid(release: str, version: str) -> None:

@@ -192,6 +192,7 @@ def test_refusal_of_a_hook(root_dir: Path, stage: str) -> None:
 CODE = ";x$(>OWNED)`>OWNED`|x>OWNED<OWNED&&>OWNED&>OWNED #(x)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["create", "exec", "createRuntime", "precreate"])
 def test_refusal_is_no_code_for_a_shell(root_dir: Path, way: str) -> None:
     """A message can land in a file that a shell reads, whoever opened it."""

@@ -104,6 +104,7 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
     assert process.process.wait(30) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", [False, True], ids=["nri", "agent"])
 def test_event_of_the_last_answer_is_written_before_it_ends(root_dir: Path, agent: bool) -> None:
     process = Process(root_dir, agent=agent)
@@ -177,6 +178,7 @@ def test_pauses_grow_and_less_so_while_nobody_listens(root_dir: Path, absent: bo
     assert pauses[-1] == longest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [

@@ -284,6 +284,7 @@ def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
     assert "did you mean rules?" in policy.missing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage",
     [

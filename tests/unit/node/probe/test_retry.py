@@ -80,6 +80,7 @@ def test_a_process_without_environment_has_not_ended(local: Make) -> None:
     assert "has no env REASSERT_PROBE" in reason
 
 
+@pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
     "error", [FileNotFoundError("/proc/7/stat"), Unsupported("no config.json"), NodeError("other")]

@@ -354,6 +354,7 @@ def test_one_way_that_does_not_protect_is_enough(local: Make, cold: bool) -> Non
     assert all(text.startswith("in a cold start: ") != cold for text in finding.saw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reasons", "accepted", "status"),
     [
