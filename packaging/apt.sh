@@ -48,6 +48,7 @@ for package; do
   case $package in
   libc6-dev) want "$package" test -e /usr/include/stdio.h ;;
   busybox-static) want "$package" test -x /bin/busybox ;;
+  iproute2) want "$package" command -v ip ;;
   kubernetes-client) want "$package" command -v kubectl ;;
   *) want "$package" command -v "$package" ;;
   esac
