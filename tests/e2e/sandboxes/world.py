@@ -26,7 +26,7 @@ from e2e.cri.images import layout
 from e2e.node.booted import ENVIRONMENT, BootedNode, booted
 from e2e.node.wired import PACKAGED, package
 from e2e.sandboxes.outside import ADDRESS, PORTS, WITHOUT_PASSWORD, url
-from e2e.support import TOP, run
+from e2e.support import TOP, need, run
 from e2e.trust.images import JAVA
 
 WHOLE = os.environ.get("REASSERT_SANDBOXES") == "1"
@@ -185,6 +185,8 @@ class World:
 @contextmanager
 def world() -> Iterator[World]:
     """Docker and podman of Debian 12, not wired."""
+    veth = run("unshare", "--net", "ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1", check=False)
+    need(veth.returncode == 0, "pairs of virtual network interfaces (veth)", installed=False)
     daemon: dict[str, Any] = {"bridge": "none", "iptables": False, "ip-forward": False, "storage-driver": "vfs"}
     daemon["runtimes"] = {"crun": {"path": "/usr/bin/crun"}}
     files = {}
