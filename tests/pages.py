@@ -251,9 +251,9 @@ class Ledgers:
             for test in hole["tests"]:
                 self._items(test)
             tried = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
-            found = f"{hole['introduced']}, {hole['fixed']}" + (f", {hole['found']}" * (hole["found"] != "review"))
-            rows.append([hole["gave"], found, "<br>".join(f"`{each}`" for each in tried)])
-        return table(["what an attacker had", "introduced, fixed", "tried again by"], rows)
+            versions = [hole["introduced"], hole["found"], hole["fixed"]]
+            rows.append([hole["gave"], *versions, "<br>".join(f"`{each}`" for each in tried)])
+        return table(["what an attacker had", "introduced in", "found by", "fixed in", "tried again by"], rows)
 
 
 def promises() -> str:
