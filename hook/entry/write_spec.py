@@ -81,7 +81,7 @@ def correct(
 
 def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> "list[Reason]":
     """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
-    if not any(edit.mount for edit in decided.mounts):
+    if not isinstance(spec.root.get("path"), str) or not any(edit.mount for edit in decided.mounts):
         return []
     root = rootfs(spec, bundle)
     made_in = directories([str(device.get("path", "")) for device in spec.devices])

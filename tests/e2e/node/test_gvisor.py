@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -62,6 +63,14 @@ LIMITS = {
     "docker": ["--network=none"],
     "podman": ["--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"],
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def owner_of_null() -> Iterator[None]:
+    """runsc gives the standard input of a container to the user nobody: of `docker run`, the machine's /dev/null."""
+    before = os.stat("/dev/null")
+    yield
+    os.chown("/dev/null", before.st_uid, before.st_gid)
 
 
 @pytest.fixture(scope="module")
