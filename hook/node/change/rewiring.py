@@ -222,7 +222,8 @@ class Rewiring:
             self.engine.settle()
         disk = Disk()
         users = {path: self._users(after, path) for path in reversed(self.stale)}
-        changes: list[Change] = [(path, self._replaced(path, count, disk)) for path, count in users.items()]
+        first = sorted(users, key=_after_dispatchers)
+        changes: list[Change] = [(path, self._replaced(path, users[path], disk)) for path in first]
         left = [path for path, count in users.items() if count and real_of(path)]
         for path in left:
             if not self.record.elsewhere(path, self.engine.name):
@@ -373,7 +374,8 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callab
         say(f"Note: leftovers of an interrupted test container in {engine.name} could not be removed: {error}")
     record = Record.read(directory)
     part = record.parts.setdefault(engine.name, OwnerRecord())
-    new = list(reversed(journal.new()))
+    new = journal.new()[::-1]
+    new.sort(key=_after_dispatchers)
     scripts = [path for path in new if script(path)]
     if scripts:
         engine.settle()
@@ -396,6 +398,11 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callab
     path, wanted = record.change()
     if not is_same(wanted, look(path)):
         put(path, wanted)
+
+
+def _after_dispatchers(path: str) -> bool:
+    """Sorts paths by the order in which they go: dispatchers first, then what starts through them may still call."""
+    return not real_of(path)
 
 
 def still_called(path: str, users: int) -> str:
