@@ -57,7 +57,7 @@ DEFAULTS = (
 )
 
 
-@pytest.mark.parametrize("prefix", ["/opt", "/var/lib/reassert", "/usr/local"])
+@pytest.mark.parametrize("prefix", ["/opt", "/var/lib/reassert", pytest.param("/usr/local", marks=pytest.mark.users)])
 def test_everything_lies_below_the_prefix(places: None, prefix: str) -> None:
     program.locate("")
     assert paths() == DEFAULTS

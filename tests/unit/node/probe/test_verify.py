@@ -78,7 +78,7 @@ def test_a_node_without_such_devices_has_nothing_to_try(local: Make, root_dir: P
 
 
 def test_annotations_of_a_pod_are_tried_where_something_sees_them(local: Make, machine: Machine) -> None:
-    Path("/var/run").resolve().joinpath("nri").mkdir()
+    Path("/var/run").resolve().joinpath("nri").mkdir(parents=True)
     Path("/var/run/nri/nri.sock").touch()
     closed = {"name": "nvidia.cdi.k8s.io/*", "absent": True, "of": "Pod"}
     given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}], "annotations": [closed]})
