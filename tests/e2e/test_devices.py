@@ -157,6 +157,6 @@ def test_precreate_puts_all_of_it_back(kubelet: Path, node: Node, bundle: Bundle
     done = run(str(REASSERT), "hook", *node.options(), "precreate", input=json.dumps(bundle.spec))
     corrected = json.loads(done.stdout)
     assert corrected["process"]["env"] == ["GPU=GPU-4"]
-    owner = os.stat("/dev/null")  # runsc gives it to the user nobody where it is a container's standard input
+    owner = os.stat("/dev/null")  # which runsc gives to the user nobody
     assert corrected["linux"]["devices"] == [{**NULL, "uid": owner.st_uid, "gid": owner.st_gid}]
     assert "cdi.k8s.io/x" not in corrected["annotations"]

@@ -67,7 +67,7 @@ LIMITS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def owner_of_null() -> Iterator[None]:
-    """runsc gives the standard input of a container to the user nobody: of `docker run`, the machine's /dev/null."""
+    """runsc gives the machine's /dev/null to the user nobody."""
     before = os.stat("/dev/null")
     yield
     os.chown("/dev/null", before.st_uid, before.st_gid)
@@ -147,11 +147,13 @@ exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
 
 def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode) -> None:
     node = Wirable(pods, pods.snapshot(), PACKAGED)
+    evil = pods.directory / "evil"
+    evil.mkdir()
 
     def seen() -> tuple[dict[str, str], dict[str, str], str]:
         pod = node.hostile_pod("gvisor")
         try:
-            container = pod.run(env=HOSTILE_ENV, mounts=[("/tmp", "/etc/ssl")])
+            container = pod.run(env=HOSTILE_ENV, mounts=[(str(evil), "/etc/ssl")])
             first, executed = (container.exec("/bin/cat", f"/proc/{pid}/environ") for pid in ("1", "self"))
             listed = container.exec("/bin/ls", "/etc/ssl").strip()
             return reserved_in(first.split("\0")), reserved_in(executed.split("\0")), listed
