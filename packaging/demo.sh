@@ -12,6 +12,9 @@ runc=$(command -v "$name")
 work=$(mktemp -d /var/lib/reassert-demo.XXXXXX)
 chmod 755 "$work"
 root=$work/runc
+# runsc gives the standard input of a container to the user nobody: it must not be the node's /dev/null.
+: > "$work/stdin"
+exec < "$work/stdin"
 if [ "$name" = runsc ]; then # it needs no network and no cgroup here
   printf '#!/bin/sh\nexec %s --network=none --ignore-cgroups "$@"\n' "$runc" > "$work/runsc"
   chmod 755 "$work/runsc"
@@ -106,7 +109,7 @@ cp -r "$work/bundle" "$work/bundle2"
 chmod 755 "$work/reassert-runc"
 
 run_container() { # RUNTIME BUNDLE ID: start it; write what its process saw to ID.first, and what an exec'ed process saw to ID.exec
-  if ! "$1" --root "$root" create --bundle "$2" "$3" > "$work/$3.first" 2>&1 < /dev/null; then
+  if ! "$1" --root "$root" create --bundle "$2" "$3" > "$work/$3.first" 2>&1; then
     return 1
   fi
   "$1" --root "$root" start "$3" || return 1
