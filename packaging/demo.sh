@@ -12,7 +12,7 @@ runc=$(command -v "$name")
 work=$(mktemp -d /var/lib/reassert-demo.XXXXXX)
 chmod 755 "$work"
 root=$work/runc
-# runsc gives the standard input of a container to the user nobody: it must not be the node's /dev/null.
+# runsc changes the owner of a container's standard input (chown): it must not be the node's /dev/null.
 : > "$work/stdin"
 exec < "$work/stdin"
 if [ "$name" = runsc ]; then # it needs no network and no cgroup here
