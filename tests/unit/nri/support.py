@@ -170,7 +170,7 @@ class Running:
         self.report = SlowReport(str(self.events), self.metrics)
         self.decider = SlowValidator(self.resident, self.report)
         theirs, ours = socket.socketpair()
-        self.plugin = Plugin(ours, self.decider, "reassert", "10", Limits(**limits))  # type: ignore[arg-type]
+        self.plugin = Plugin(ours, self.decider, "reassert", "10", Limits(**limits))  # type: ignore[arg-type]  # by name
         self.peer = Peer(theirs)
         self.thread = threading.Thread(target=self.plugin.run)
         self.thread.start()
