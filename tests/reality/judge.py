@@ -19,6 +19,7 @@ from reality.reading import (
     innocent,
     innocent_entry,
     is_innocent_update,
+    is_left_alone,
     is_odd,
     is_odd_exec,
     keeps_all,
@@ -164,7 +165,8 @@ class AuditedRules:
         if not changed:
             return []
         self.node.restore()  # what is there already is not made again
-        hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if adapter == "hook" else None
+        has = adapter == "hook" or (adapter == "both" and is_left_alone(self.case, self.reserved))
+        hook = {"path": "/bin/true", "args": ["true"], "env": ["PATH=/bin"]} if has else None
         alone = Start(self.node, self.case, self.runtime, BARE, name + "-alone").run([], hook=hook)
         theirs = alone.elsewhere + self.node.changed()
         return [one for one in changed if one not in theirs]

@@ -138,6 +138,11 @@ def keeps_all(case: Case, reserved: Reserved) -> bool:
     return reserved.is_empty() and not unclear
 
 
+def is_left_alone(case: Case, reserved: Reserved) -> bool:
+    """Whether not even what steers the runtime is taken away: Audit, or the container is excluded."""
+    return not reserved.enforced or _excluded(case["policy"]["spec"].get("exclude", {}), case["engine"])
+
+
 def is_innocent_update(one: Feature) -> bool:
     """Whether an `update` is of limits alone."""
     return one["verb"] == "update" and "devices" not in one["resources"]
