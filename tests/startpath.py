@@ -111,7 +111,8 @@ class Start:
         refresh(f"{self.directory}/policy.yaml", f"{self.directory}/s")
 
     def write(self, env: list[str]) -> None:
-        self.config.write_text(json.dumps(config(env, [bind("/etc/ssl/certs")], CONTAINERD)))
+        volume = bind("/etc/ssl/certs", "/var/lib/kubelet/pods/0a/volumes/kubernetes.io~configmap/ca")
+        self.config.write_text(json.dumps(config(env, [volume], CONTAINERD)))
 
     def runtime(self, *arguments: str) -> set[str]:
         """The modules of `reassert runtime`, which must have executed the real runtime."""

@@ -9,7 +9,18 @@ import time
 from hook.core.base.errors import TooLarge, Unacceptable, describe
 from hook.core.base.system import is_shortage, read_file, timestamp
 from hook.core.container.identity import Identity
-from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, REMOUNTABLE, SETTINGS, WOULD_DENY, is_probe
+from hook.core.events import (
+    DENIED,
+    EDITED,
+    ENTRIES,
+    ERROR,
+    HELD,
+    NODE_PATHS,
+    REMOUNTABLE,
+    SETTINGS,
+    WOULD_DENY,
+    is_probe,
+)
 from hook.core.facts import Container
 from hook.core.facts.gather import gather
 from hook.core.plan import ALL, Plan, plan
@@ -39,10 +50,12 @@ class Done:
     not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.
     `handed_on`: the event is made later, by a hook that verifies the result or by the adapter itself (`Case.event`).
     `draft`: the event that an earlier adapter left for this one to complete. `remountable`: the read-only reserved
-    mounts that the container can make writable again, each with the reason.
+    mounts that the container can make writable again, each with the reason. `node_paths`: as `Plan.node_paths`, seen in
+    the container's mounts.
     """
 
     remountable: "Sequence[str]" = ()
+    node_paths: "Sequence[str]" = ()
 
     def __init__(
         self,
@@ -181,7 +194,7 @@ class Case:
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
         other = done.draft or done.denials or done.remountable or self.audited_rules or decided.policy.warning
-        if not (made or decided.denials or decided.errors or other):
+        if not (made or decided.denials or decided.errors or other or decided.node_paths or done.node_paths):
             return None
         event = draft_event(self) if is_draft else container_event(self)
         plan_event(event, decided, done, made)
@@ -238,7 +251,9 @@ def plan_event(
     acts = not reasons and not plan.audit_only()
     if done.draft is not None:
         edits = _complete(done.draft, event, edits)
-    kind = ERROR if plan.errors else EDITED if edits else REMOUNTABLE if done.remountable else HELD
+    paths = done.node_paths or plan.node_paths
+    kind = NODE_PATHS if paths else HELD
+    kind = ERROR if plan.errors else EDITED if edits else REMOUNTABLE if done.remountable else kind
     if reasons:
         kind = WOULD_DENY if plan.audit_only() else DENIED
     event["event"] = kind
@@ -256,6 +271,8 @@ def plan_event(
         edit["applied"] = event["applied"]
     if done.remountable:
         event["remountable"] = [*done.remountable[:ENTRIES]]
+    if paths:
+        event["nodePaths"] = [*paths[:ENTRIES]]
     if plan.policy.warning:
         event["warning"] = plan.policy.warning
     return event

@@ -44,6 +44,8 @@ WOULD_DENY = "container.would-deny"
 """The container started because the mode is Audit; Enforce mode would have refused it."""
 REMOUNTABLE = "container.remountable"
 """No edit was needed; the container can make reserved mounts writable."""
+NODE_PATHS = "container.node-paths"
+"""No edit was needed; a volume of the container reaches files of an engine, or of reassert."""
 HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 

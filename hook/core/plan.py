@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 SHARED_PROCESSES = "sharedProcesses"
 """A rule's field, and the kind of its reasons to refuse a container."""
 
-ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation", SHARED_PROCESSES))
+NODE_PATHS = "nodePaths"
+"""A field of the policy, and the kind of its reasons to refuse a container."""
+
+ALL = frozenset((env.KIND, mounts.KIND, "device", "annotation", SHARED_PROCESSES, NODE_PATHS))
 """What can be reserved, and what can be refused."""
 
 
@@ -34,7 +37,8 @@ class Plan:
     reassert could not find out. `env`: the reserved env, for every process of the container. `mounts`: every reserved
     mount, also those that need no edit. `closed`: the devices that the container must not have, None without such a
     rule. `alone`: a rule whose `sharedProcesses` is Refuse, or "". `excluded`: why the policy does not apply to the
-    container, or "". `matches`: every candidate rule with its conditions.
+    container, or "". `matches`: every candidate rule with its conditions. `has_node_paths`: whether a volume may be of
+    the node's own files; `node_paths`: those of an engine or of reassert that it reaches and that are only reported.
     """
 
     def __init__(
@@ -44,6 +48,7 @@ class Plan:
         outcome: Outcome,
         excluded: str = "",
         kinds: "tuple[ModuleType, ...]" = (),
+        has_node_paths: bool = False,
     ) -> None:
         self._kinds = kinds
         self._outcome = outcome
@@ -56,6 +61,8 @@ class Plan:
         self.mounts = tuple(outcome.mounts)
         self.closed = outcome.closed
         self.alone = outcome.alone
+        self.has_node_paths = has_node_paths
+        self.node_paths = tuple(outcome.node_paths)
         self.excluded = excluded
 
     def audit_only(self) -> bool:
@@ -77,7 +84,8 @@ class Plan:
 
     def is_seen_in_the_container(self) -> bool:
         """Whether only a look into the container's mount namespace tells if the policy holds."""
-        return bool(self.mounts or self.alone) or (self.closed is not None and bool(self.closed.nodes))
+        has_nodes = self.closed is not None and bool(self.closed.nodes)
+        return bool(self.mounts or self.alone or self.has_node_paths or has_nodes)
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""
@@ -129,4 +137,38 @@ def plan(
 
         annotations.want_unsteered(steering, policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
-    return Plan(policy, matches, outcome, kinds=wanted)
+    has_node_paths = NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root)
+    if has_node_paths:
+        from hook.core.reserve import nodepaths  # only containers with hostPaths
+
+        nodepaths.check(policy, container.start.mounts, outcome)  # after the kinds: theirs are not judged
+    return Plan(policy, matches, outcome, kinds=wanted, has_node_paths=has_node_paths)
+
+
+_ENGINES_OWN = (
+    "/var/lib/containerd/io.containerd.",
+    "/run/containerd/io.containerd.",
+    "/var/lib/docker/containers/",
+    "/run/containers/storage/",
+    "/var/run/containers/storage/",
+    "/var/lib/containers/storage/overlay",
+)
+"""Where engines keep a container's files. They make these for it, and no pod's author names them."""
+
+
+def nodes_own(mounts: "list[dict[str, object]]", kubelet: str) -> bool:
+    """Whether a mount's source may be a path of the node that a user chose: a hostPath, or unknown, as of a subPath.
+
+    `kubelet`: its root directory, which has the volumes of other kinds (kubelet's pkg/kubelet/kubelet_getters.go).
+    """
+    made = (f"{kubelet}/pods/", *_ENGINES_OWN)
+    for mount in mounts:
+        source = str(mount.get("source", ""))
+        if source[:1] == "/" and (
+            not source.startswith(made)
+            or "/../" in source
+            or "/volume-subpaths/" in source
+            or "~local-volume/" in source
+        ):
+            return True
+    return False

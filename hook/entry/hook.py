@@ -262,10 +262,20 @@ def _look(
         shown = look_at_processes(pid, rootfs, decided.alone)
         if shown:
             return Done(CONTAINER, shown, [], draft=draft)
+    paths: list[str] = []
+    if decided.has_node_paths:
+        from hook.core.linux.look import look_at_node_paths
+
+        denials, paths = look_at_node_paths(pid, rootfs, decided.policy, decided.mounts, spec)
+        if denials:
+            return Done(CONTAINER, denials, [], draft=draft)
     if not decided.mounts:
-        return Done(CONTAINER, [], [], draft=draft)
+        done = Done(CONTAINER, [], [], draft=draft)
+        done.node_paths = paths
+        return done
     placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
     done = Done(CONTAINER, denials, placed, draft=draft)
+    done.node_paths = paths
     if not denials and spec.can_remount():
         from hook.core.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
 

@@ -12,7 +12,7 @@ from hook.core.decide import NOWHERE, Case, Done
 from hook.core.facts.cri import NOT_THE_PODS
 from hook.core.facts.cri import TYPE as _TYPE
 from hook.core.linux.mountns import status_at_once
-from hook.core.plan import ALL, Plan
+from hook.core.plan import ALL, NODE_PATHS, Plan
 from hook.core.policy.model import Policy
 from hook.core.policy.resident import Resident
 from hook.core.reserve import Edit, Reason
@@ -112,7 +112,8 @@ class Decider:
             case.identity = self.identify(pod, container)
             return case.identity, RequestedContainer(pod, container)
 
-        return reply.settle(case.run(read, lambda decided, _: self._adjusted(reply, decided)))
+        kinds = ALL - {NODE_PATHS}  # the hook behind the plugin sees what the container's mounts are
+        return reply.settle(case.run(read, lambda decided, _: self._adjusted(reply, decided), kinds))
 
     def _adjusted(self, reply: Reply, decided: Plan) -> Done:
         """What can be done about a plan, and the bytes that ask the runtime for it. The event is made later."""

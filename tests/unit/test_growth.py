@@ -467,6 +467,8 @@ UNREACHED: dict[str, str] = {
     "reserve/__init__.py _entries": _ONE,
     "reserve/__init__.py PlaceMount.conflict": _ONE,
     "decide.py _complete": "loops over the edits of one draft, of which an event has at most 64",
+    "linux/look.py look_at_node_paths": _MOUNTED,
+    "linux/look.py _in_file_system": "one pass over a path's directories",
     "linux/look.py View.below": _MOUNTED,
     "linux/look.py View._check_complete": _MOUNTED,
     "linux/look.py View._check_subtree": _MOUNTED,

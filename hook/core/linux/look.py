@@ -14,12 +14,14 @@ from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
 from hook.core.linux.walk import MountMismatch, Node, PathEscapes, Place, Steps, Walks, made_at
-from hook.core.reserve import PlaceMount, Reason, processes
+from hook.core.reserve import Outcome, PlaceMount, Reason, Reserved, nodepaths, processes
 from hook.core.reserve.mounts import KIND, volume_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from hook.core.policy.model import Policy
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 """The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
@@ -95,6 +97,60 @@ def look_at_processes(pid: int, rootfs: str, rule: str) -> list[Reason]:
     inside = [row for row in of_processes if row.point.startswith(prefix + "/") and row.device in nodes]
     shown = [row.point.removeprefix(prefix) for row in inside if processes.leads_to_others(row.root)]
     return [Reason(rule, processes.KIND, processes.refusal(processes.in_volume(path))) for path in shown[:1]]
+
+
+def look_at_node_paths(
+    pid: int, rootfs: str, policy: "Policy", reserved: "Sequence[PlaceMount]", spec: Spec
+) -> tuple[list[Reason], list[str]]:
+    """Why the container must not start, and what is to be reported, by the node's files that its mounts reach.
+
+    By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
+    Arguments as for `look`; what the policy mounts is not judged. Raises Undecided, OSError.
+    """
+    table = mount_table(pid)
+    with Namespace(pid) as there:
+        root = there.directory(rootfs)
+        try:
+            own = table.get(mount_id(root))
+        finally:
+            posix.close(root)
+        paths = [*nodepaths.own(policy), *nodepaths.ENGINES]
+        places = [_in_file_system(path, there.root, table) for path in paths]
+    prefix = (own.point if own else rootfs).rstrip("/")
+    outcome = Outcome(Reserved({}, []))
+    covered = {edit.name for edit in reserved}
+    for row in table.values():
+        at = row.point.removeprefix(prefix)
+        if not row.point.startswith(prefix + "/") or is_within(at, covered):
+            continue
+        found = [path for path, device, root in places if device == row.device and nodepaths.reached(row.root, [root])]
+        engines = [path for path in found if path in nodepaths.ENGINES]
+        if found != engines and "ro" not in row.options and not nodepaths.becomes_read_only(at, spec.mounts):
+            nodepaths.judge(policy, at, [path for path in found if path not in engines], outcome)
+        nodepaths.judge(policy, at, engines, outcome)
+    return outcome.denials, outcome.node_paths
+
+
+def _in_file_system(path: str, root: int, table: dict[int, Row]) -> tuple[str, str, str]:
+    """The path, the device of the file system that has it, or would have it, and the path from that one's root.
+
+    `path`: the beginning of paths, as in `nodepaths.OWN`. The device is "" for an engine's path that is not there: most
+    nodes lack most of them. Raises OSError.
+    """
+    there, _, rest = path.rpartition("/")
+    while True:
+        try:
+            number, real = tree_of(there or "/", root)
+            break
+        except (FileNotFoundError, NotADirectoryError):
+            if path in nodepaths.ENGINES:
+                return path, "", ""
+            there, _, name = there.rpartition("/")
+            rest = f"{name}/{rest}"
+    row = table.get(number)
+    if row is None:
+        raise OSError(f"{there} is in a mount that came meanwhile")
+    return path, row.device, f"{row.root.rstrip('/')}{real.removeprefix(row.point.rstrip('/'))}/{rest}"
 
 
 def _looked(

@@ -50,6 +50,7 @@ class Compiled:
             "eventLog": _event_log(spec.get("eventLog") or {}),
             "asks": bool(_APPS & {*(exclude.get("containerTypes") or [])}) or any(map(_asks, rules)),
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
+            "nodePaths": dict(spec.get("nodePaths") or {}),
             "rules": len(rules),
             "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
             "index": index,

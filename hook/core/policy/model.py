@@ -70,6 +70,7 @@ class Policy:
     `mode`: ENFORCE if any rule is enforced. `path`: the policy file. `fingerprint`: the sha256 of the file that was
     compiled. `warning`: why a newer version of it is not in force, or "". `missing`: why there is no policy, or "".
     `asks`: whether the engine is asked for what config.json lacks, pod labels and the type of a pod's container.
+    `node_paths`: Refuse or Report, for volumes that reach files of "reassert" or of the "engine".
     """
 
     def __init__(self, path: str, header: "dict[str, Any]", lines: "list[str]", warning: str = "") -> None:
@@ -87,6 +88,7 @@ class Policy:
         self.event_log: list[Any] = header.get("eventLog", [])
         self.allowed_annotations: list[str] = header.get("allowedAnnotations", [])
         self.asks: bool = header.get("asks", False)
+        self.node_paths: dict[str, str] = {"reassert": "Refuse", "engine": "Report", **header.get("nodePaths", {})}
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 

@@ -124,6 +124,7 @@ NO_RULES: "dict[str, Any]" = {
     "eventLog": [],
     "asks": False,
     "allowedAnnotations": [],
+    "nodePaths": {},
     "rules": 0,
     "trust": {},
     "index": {},

@@ -311,7 +311,7 @@ class Outcome:
     """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit.
 
     `closed`: the devices that the container must not have, None without a rule with `exclusive`. `alone`: a rule whose
-    `sharedProcesses` is Refuse, or "".
+    `sharedProcesses` is Refuse, or "". `node_paths`: what its volumes reach (hook.core.reserve.nodepaths).
     """
 
     def __init__(self, env: "Reserved") -> None:
@@ -326,6 +326,7 @@ class Outcome:
         self.mounts: list[PlaceMount] = []
         self.closed: Closed | None = None
         self.alone = ""
+        self.node_paths: list[str] = []
 
     def deny(self, rule: str, kind: str, message: str) -> None:
         """Add a reason to refuse the container: the policy forbids something that it has or lacks."""

@@ -104,6 +104,7 @@ def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, 
             "kubelet": {"root": policy.kubelet_root},
             **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
             **({"allowedAnnotations": policy.allowed_annotations} if policy.allowed_annotations else {}),
+            "nodePaths": policy.node_paths,
             "rules": [_rule(rule, policy.mode, (trust or {}).get(rule.name)) for rule in policy.candidates(None)],
         },
     }

@@ -91,10 +91,10 @@ def test_docker_leaves_rw_out(root_dir: Path) -> None:
 @pytest.mark.parametrize("path", ["/dev/x", "/proc/driver/nvidia", "/sys/fs", "/dev", "/x/../dev/y", "//sys"])
 def test_allocated_mounts_into_what_the_runtime_builds_are_left_alone(root_dir: Path, path: str) -> None:
     node = Node(root_dir, MOUNTS)
-    node.allocate(ours(mounts=[plugin(path), plugin("/device")]))
-    there = [bind(path, "/etc"), bind(path), bind("/device")]
+    node.allocate(ours(mounts=[plugin(path, "/srv"), plugin("/device")]))
+    there = [bind(path, "/srv"), bind(path), bind("/device")]
     assert destinations(node.correct(spec(mounts=there)).mounts) == [
-        ("/etc", path),
+        ("/srv", path),
         ("/pod", path),
         ("/etc", "/device"),
     ]

@@ -1,0 +1,167 @@
+"""Containers whose volumes reach reassert's own files, or an engine's: `nodePaths`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from e2e.hostile_mounts import FILE
+from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.support import Bundle, Node, run
+
+ENV = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - {name: ca, env: [{name: CA, value: x}]}\n"
+"""A policy that reserves nothing that anything but config.json shows."""
+
+UNMATCHED = ENV.replace("name: ca, env", 'name: ca, match: {namespaces: ["other"]}, env')
+REPORT = ENV + "  nodePaths: {reassert: Report}\n"
+
+
+@pytest.fixture(params=[(name, adapter) for name in EACH for adapter in ("wrapper", "createRuntime")], ids="-".join)
+def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """Path of a real runtime, and an adapter in front of it."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
+
+
+@pytest.fixture
+def ways(node: Node, directory: Path) -> Iterator[dict[str, Path]]:
+    """Sources of volumes that reach the policy file, by how."""
+    own = node.policy
+    subpath, nested, link = directory / "subpath", directory / "nested", directory / "link"
+    subpath.mkdir()
+    (nested / "below").mkdir(parents=True)
+    link.symlink_to(own.parent)
+    run("mount", "--bind", str(own.parent), str(subpath))
+    run("mount", "--bind", str(own.parent), str(nested / "below"))
+    yield {"file": own, "directory": own.parent, "link": link, "subPath": subpath, "below a volume": nested}
+    run("umount", str(subpath))
+    run("umount", str(nested / "below"))
+
+
+WAYS = ("file", "directory", "link", "subPath", "below a volume")
+
+
+def refused(pair: tuple[str, str], node: Node, bundle: Bundle) -> str:
+    """Why a container must not start."""
+    container = guarded(pair[1], pair[0], node, bundle)
+    assert container.create() != 0, "it was created"
+    run(pair[0], "delete", "--force", container.id, check=False)
+    [event] = node.logged()
+    assert (event["event"], event["applied"]) == ("container.denied", False)
+    message: str = event["denials"][0]["message"]
+    return message
+
+
+def with_env(bundle: Bundle, pair: tuple[str, str]) -> Bundle:
+    """The hook alone cannot set env: there the container has it already."""
+    if pair[1] != "wrapper":
+        bundle.spec["process"]["env"].append("CA=x")
+    return bundle
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_volume_in_which_the_policy_can_be_written_is_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], how: str
+) -> None:
+    """Also one that is mounted `ro` and not recursively, as kubelet's `readOnly: true`, above a mount of the node."""
+    node.compile(ENV)
+    with_env(bundle, pair).bind(ways[how], "/mnt", *(["ro", "rslave"] if how == "below a volume" else []))
+    at = "/mnt/below" if how == "below a volume" else "/mnt"
+    assert refused(pair, node, bundle) == (
+        f"the volume {at} can be written and reaches {node.policy} of reassert, and nodePaths.reassert is Refuse"
+    )
+
+
+def test_the_class_holds_without_a_rule_that_matches(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
+) -> None:
+    node.compile(UNMATCHED)
+    bundle.spec["annotations"] = {"io.kubernetes.cri.container-type": "container"}
+    with_env(bundle, pair).bind(ways["link"], "/mnt")
+    assert "nodePaths.reassert is Refuse" in refused(pair, node, bundle)
+
+
+def test_volume_beside_them_and_one_that_is_read_only_start_and_no_event_is_written(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], directory: Path
+) -> None:
+    node.compile(ENV)
+    (directory / "data").mkdir()
+    bundle.spec["process"]["env"].append("CA=x")
+    bundle.bind(directory / "data", "/data")
+    bundle.bind(ways["subPath"], "/mnt", "ro")
+    bundle.bind(ways["link"], "/link", "ro")
+    with guarded(pair[1], pair[0], node, bundle) as container:
+        assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
+    assert node.logged() == []
+
+
+def test_report_names_the_volume_and_starts_the_container(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
+) -> None:
+    node.compile(REPORT)
+    bundle.spec["process"]["env"].append("CA=x")
+    bundle.bind(ways["subPath"], "/mnt")
+    with guarded(pair[1], pair[0], node, bundle):
+        pass
+    [event] = node.logged()
+    assert (event["event"], event["level"], event["edits"]) == ("container.node-paths", "warning", [])
+    assert event["nodePaths"] == [f"/mnt: {node.policy}"]
+
+
+@pytest.fixture
+def engine() -> Iterator[Path]:
+    """NRI's directory, which each engine may have: a machine without it gets an empty one."""
+    path = Path("/run/nri")
+    there = path.exists()
+    path.mkdir(exist_ok=True)
+    yield path
+    if not there:
+        with suppress(OSError):
+            os.rmdir(path)
+
+
+@pytest.mark.parametrize(("source", "at"), [("/run/nri", "/mnt"), ("/var/run/nri", "/mnt"), ("/run", "/mnt")])
+def test_read_only_volume_with_an_engines_socket_is_reported_or_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, engine: Path, source: str, at: str
+) -> None:
+    node.compile(ENV)
+    bundle.spec["process"]["env"].append("CA=x")
+    bundle.bind(source, at, "ro")
+    with guarded(pair[1], pair[0], node, bundle):
+        pass
+    [event] = node.logged()
+    assert event["event"] == "container.node-paths"
+    assert any(one.startswith(f"{at}: /run/") for one in event["nodePaths"]), event["nodePaths"]
+    node.events.unlink()
+    node.compile(ENV + "  nodePaths: {engine: Refuse}\n")
+    assert "of the engine, and nodePaths.engine is Refuse" in refused(pair, node, bundle)
+
+
+def test_excluded_container_keeps_its_volume(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:
+    node.compile(ENV + "  exclude: {containerTypes: [container]}\n")
+    runtime = real_runtime(EACH[0], node.directory)
+    bundle.bind(ways["directory"], "/mnt")
+    refusal = guarded("wrapper", runtime, node, bundle).refused()
+    assert "nodePaths.reassert" in refusal, "no engine says what it is, so it is not excluded"
+
+
+def test_audit_mode_says_what_enforce_mode_would_refuse(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:
+    node.compile(ENV.replace("spec:\n", "spec:\n  mode: Audit\n"))
+    bundle.bind(ways["directory"], "/mnt")
+    with guarded("wrapper", real_runtime(EACH[0], node.directory), node, bundle) as container:
+        assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
+    [event] = node.logged()
+    assert event["event"] == "container.would-deny"
+    assert "nodePaths.reassert is Refuse" in event["denials"][0]["message"]
+
+
+def test_reserved_mount_is_not_judged(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:
+    """The policy's author chose it."""
+    rule = FILE.partition("    mounts:")[0]
+    node.compile(f"{rule}    mounts: [{{hostPath: {node.policy.parent}, mountPath: /mnt, readOnly: false}}]\n")
+    with guarded("wrapper", real_runtime(EACH[0], node.directory), node, bundle) as container:
+        assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
