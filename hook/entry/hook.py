@@ -266,7 +266,7 @@ def _look(
     if decided.has_node_paths:
         from hook.core.linux.look import look_at_node_paths
 
-        denials, paths = look_at_node_paths(pid, rootfs, decided.policy, decided.mounts, spec)
+        denials, paths = look_at_node_paths(pid, rootfs, decided, spec)
         if denials:
             return Done(CONTAINER, denials, [], draft=draft)
     if not decided.mounts:

@@ -14,7 +14,7 @@ from functools import lru_cache
 from hook.core.base.errors import named
 from hook.core.base.mountinfo import Row, mount_table, mount_table_at
 from hook.core.container.spec import Spec
-from hook.core.linux.look import View, tree_of
+from hook.core.linux.look import View, places_of, reached, tree_of
 from hook.core.linux.lookdevices import devices_below
 from hook.core.linux.mountns import Namespace
 from hook.core.linux.walk import MountMismatch, open_walked
@@ -35,6 +35,7 @@ class Node:
         self.table = mount_table(0)
         self.status = lru_cache(4096)(posix.stat)
         self.tree = lru_cache(4096)(tree_of)
+        self.places = lru_cache(1)(lambda policy: places_of(policy, self.table))
 
     def origin(self, source: str) -> tuple[str, str]:
         """Device and root that mountinfo has for a bind mount of a hostPath. Raises OSError, KeyError."""
@@ -97,11 +98,13 @@ class Taken:
         with Namespace(pid) as there:
             check()
             self._mountinfo = there.mountinfo()
+            self._table: dict[int, Row] = {}
             self.root = posix.dup(there.root)
 
     def table(self) -> dict[int, Row]:
-        """Its mounts by id. Raises OSError."""
-        return mount_table_at(self._mountinfo)
+        """Its mounts by id, read once. Raises OSError."""
+        self._table = self._table or mount_table_at(self._mountinfo)
+        return self._table
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -118,3 +121,9 @@ def look(taken: Taken, plan: Plan, spec: Spec, node: Node, rootfs: str) -> Probl
     devices = devices_below(taken.root, "", table, plan.closed, open_walked) if plan.closed is not None else []
     mounts = _View(taken.root, table, spec, node, plan, rootfs).problems(plan.mounts) if plan.mounts else []
     return mounts, devices
+
+
+def look_at_node_paths(taken: Taken, plan: Plan, spec: Spec, node: Node) -> tuple[list[Reason], list[str]]:
+    """What its volumes reach: what the policy refuses, and what it reports. Raises OSError."""
+    inside = [(row.point, row) for row in taken.table().values()]
+    return reached(inside, node.places(plan.policy), plan, spec) if plan.has_node_paths else ([], [])

@@ -174,7 +174,7 @@ def test_no_container_hides_from_it(compiled_node: Node, pod: Bundle, real: str)
     capabilities = pod.spec["process"]["capabilities"]
     for kind in capabilities:
         capabilities[kind] = [*capabilities[kind], "CAP_SYS_CHROOT"]
-    pod.bind("/etc", "/" + str(odd.relative_to(pod.rootfs)))
+    pod.bind(compiled_node.ca, "/" + str(odd.relative_to(pod.rootfs)))
     pod.save()
     with Running(real, pod) as container:
         assert set(differences(seen(compiled_node, container))) == {"env REQUESTS_CA_BUNDLE", "mount /etc/ssl"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import fcntl
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from e2e.hostile_mounts import FILE
 from e2e.runtimes import EACH, guarded, real_runtime
 from e2e.support import Bundle, Node, run
+from e2e.test_audit import seen
 
 ENV = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - {name: ca, env: [{name: CA, value: x}]}\n"
 """A policy that reserves nothing that anything but config.json shows."""
@@ -112,16 +113,31 @@ def test_report_names_the_volume_and_starts_the_container(
     assert event["nodePaths"] == [f"/mnt: {node.policy}"]
 
 
+def test_audit_names_a_running_container_that_reaches_them(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
+) -> None:
+    bundle.spec["process"]["env"].append("CA=x")
+    bundle.bind(ways["subPath"], "/mnt")
+    node.compile(REPORT)
+    with guarded(pair[1], pair[0], node, bundle) as container:
+        found = seen(node, container)
+        assert (found["state"], found["reaches"]) == ("in policy", (f"/mnt: {node.policy}",))
+        node.compile(ENV)
+        [different] = seen(node, container)["differences"]
+        assert different["message"].startswith("the volume /mnt can be written and reaches ")
+
+
 @pytest.fixture
 def engine() -> Iterator[Path]:
-    """NRI's directory, which each engine may have: a machine without it gets an empty one."""
+    """NRI's directory, which each engine may have. On a machine without it the last of these tests removes it again."""
     path = Path("/run/nri")
-    there = path.exists()
-    path.mkdir(exist_ok=True)
-    yield path
-    if not there:
-        with suppress(OSError):
-            os.rmdir(path)
+    with open("/var/lib/reassert-tests/run-nri", "w") as users:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        path.mkdir(exist_ok=True)
+        yield path
+        with suppress(OSError):  # others use it, or it has an engine's socket
+            fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.rmdir()
 
 
 @pytest.mark.parametrize(("source", "at"), [("/run/nri", "/mnt"), ("/var/run/nri", "/mnt"), ("/run", "/mnt")])

@@ -126,6 +126,7 @@ def test_every_event_is_described() -> None:
         events.ERROR,
         events.HELD,
         events.REMOUNTABLE,
+        events.NODE_PATHS,
         report.DRIFTED,
     }
     kinds |= {report.CONNECTED, report.DISCONNECTED, report.VIOLATION, report.RELIEVED, report.UNREAD, report.POLICY}
@@ -139,7 +140,7 @@ def test_every_field_of_an_event_is_described() -> None:
     decided = case.decide(target.identity, target.start)
     event = case.event(decided, Done(CONFIG, [Reason("a", "", "late")])) or {}
     described = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (.*?) \|", EVENTS, re.MULTILINE))))
-    written = {**event, "probe": True, "warning": "", "truncated": [], "omitted": {}}
+    written = {**event, "probe": True, "warning": "", "truncated": [], "omitted": {}, "nodePaths": []}
     assert written.keys() - described == set()
     for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]  # events are plain objects
         assert set(entry) - set(re.findall(r"`(\w+)`", EVENTS)) == set()

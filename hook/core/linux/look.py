@@ -21,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from hook.core.plan import Plan
     from hook.core.policy.model import Policy
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
@@ -99,13 +100,10 @@ def look_at_processes(pid: int, rootfs: str, rule: str) -> list[Reason]:
     return [Reason(rule, processes.KIND, processes.refusal(processes.in_volume(path))) for path in shown[:1]]
 
 
-def look_at_node_paths(
-    pid: int, rootfs: str, policy: "Policy", reserved: "Sequence[PlaceMount]", spec: Spec
-) -> tuple[list[Reason], list[str]]:
+def look_at_node_paths(pid: int, rootfs: str, decided: "Plan", spec: Spec) -> tuple[list[Reason], list[str]]:
     """Why the container must not start, and what is to be reported, by the node's files that its mounts reach.
 
-    By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
-    Arguments as for `look`; what the policy mounts is not judged. Raises Undecided, OSError.
+    Arguments as for `look`. Raises Undecided, OSError.
     """
     table = mount_table(pid)
     with Namespace(pid) as there:
@@ -114,43 +112,57 @@ def look_at_node_paths(
             own = table.get(mount_id(root))
         finally:
             posix.close(root)
-        paths = [*nodepaths.own(policy), *nodepaths.ENGINES]
-        places = [_in_file_system(path, there.root, table) for path in paths]
+        places = places_of(decided.policy, table, there.root)
     prefix = (own.point if own else rootfs).rstrip("/")
+    inside = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
+    return reached(inside, places, decided, spec)
+
+
+def reached(
+    mounts: "Iterable[tuple[str, Row]]", places: "Sequence[tuple[str, str, str]]", decided: "Plan", spec: Spec
+) -> tuple[list[Reason], list[str]]:
+    """The same, of a container's mounts by their paths in it.
+
+    By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
+    What the policy mounts is not judged.
+    """
     outcome = Outcome(Reserved({}, []))
-    covered = {edit.name for edit in reserved}
-    for row in table.values():
-        at = row.point.removeprefix(prefix)
-        if not row.point.startswith(prefix + "/") or is_within(at, covered):
+    reserved = {edit.name for edit in decided.mounts}
+    for at, row in mounts:
+        if is_within(at, reserved):
             continue
         found = [path for path, device, root in places if device == row.device and nodepaths.reached(row.root, [root])]
         engines = [path for path in found if path in nodepaths.ENGINES]
         if found != engines and "ro" not in row.options and not nodepaths.becomes_read_only(at, spec.mounts):
-            nodepaths.judge(policy, at, [path for path in found if path not in engines], outcome)
-        nodepaths.judge(policy, at, engines, outcome)
+            nodepaths.judge(decided.policy, at, [path for path in found if path not in engines], outcome)
+        nodepaths.judge(decided.policy, at, engines, outcome)
     return outcome.denials, outcome.node_paths
 
 
-def _in_file_system(path: str, root: int, table: dict[int, Row]) -> tuple[str, str, str]:
-    """The path, the device of the file system that has it, or would have it, and the path from that one's root.
+def places_of(policy: "Policy", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
+    """Each of reassert's and the engines' paths, the device of its file system, and its path from that one's root.
 
-    `path`: the beginning of paths, as in `nodepaths.OWN`. The device is "" for an engine's path that is not there: most
-    nodes lack most of them. Raises OSError.
+    A path of reassert that is not there may be made there; one of an engine that this node lacks is left out. Arguments
+    as for `tree_of`. Raises OSError.
     """
-    there, _, rest = path.rpartition("/")
-    while True:
-        try:
-            number, real = tree_of(there or "/", root)
-            break
-        except (FileNotFoundError, NotADirectoryError):
-            if path in nodepaths.ENGINES:
-                return path, "", ""
-            there, _, name = there.rpartition("/")
-            rest = f"{name}/{rest}"
-    row = table.get(number)
-    if row is None:
-        raise OSError(f"{there} is in a mount that came meanwhile")
-    return path, row.device, f"{row.root.rstrip('/')}{real.removeprefix(row.point.rstrip('/'))}/{rest}"
+    found = []
+    for path in (*nodepaths.own(policy), *nodepaths.ENGINES):
+        there, _, rest = path.rpartition("/")
+        row = None
+        while row is None:
+            try:
+                number, real = tree_of(there or "/", root)
+                row = table[number]
+                inside = real.removeprefix(row.point.rstrip("/"))
+                found.append((path, row.device, f"{row.root.rstrip('/')}{inside}/{rest}"))
+            except (FileNotFoundError, NotADirectoryError):
+                if path in nodepaths.ENGINES:
+                    break
+                there, _, name = there.rpartition("/")
+                rest = f"{name}/{rest}"
+            except KeyError:
+                raise OSError(f"{there} is in a mount that came meanwhile") from None
+    return found
 
 
 def _looked(

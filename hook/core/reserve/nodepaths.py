@@ -65,15 +65,16 @@ def reached(source: str, paths: "Sequence[str]") -> "list[str]":
 
 
 def check(policy: "Policy", mounts: "list[Json]", outcome: "Outcome") -> None:
-    """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach; not of reserved ones.
+    """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach.
 
+    Mounts that edits replace or remove are not judged.
     Of an engine's paths only a volume of one counts here: whether one above has it, the hook sees, since most nodes
     lack most of them.
     """
-    reserved = {edit.name for edit in outcome.mounts}
+    gone = {edit.name for edit in [*outcome.mounts, *outcome.edits] if edit.kind in ("mount", "device")}
     for mount in mounts:
         source = _without_link(clean(str(mount.get("source", ""))))
-        if str(mount.get("source", ""))[:1] != "/" or clean(str(mount["destination"])) in reserved:
+        if str(mount.get("source", ""))[:1] != "/" or clean(str(mount["destination"])) in gone:
             continue
         if not is_read_only(mount):
             judge(policy, str(mount["destination"]), reached(source, own(policy)), outcome)

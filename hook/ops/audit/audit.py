@@ -20,6 +20,7 @@ from hook.core.policy.compiler import read_source, stored_header
 from hook.core.policy.model import AUDIT, Policy
 from hook.core.policy.source import Source, parse
 from hook.entry.write_spec import Decision
+from hook.node import running as real
 from hook.node import workers
 from hook.node.change.record import Record
 from hook.node.engines.registry import CONTAINERS_OF
@@ -128,6 +129,7 @@ class ContainerReport:
     """What was found of one container.
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
+    `reaches`: files of an engine or of reassert that its volumes reach, where `nodePaths` is Report.
     """
 
     id: str
@@ -141,6 +143,7 @@ class ContainerReport:
     line: str = ""
     differences: tuple[Difference, ...] = ()
     rules: tuple[str, ...] = ()
+    reaches: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -244,13 +247,15 @@ def _judged(
         return _found(container, EXEMPT, because=because or decided.excluded, line=line)
     differences = judge.differences(container, spec, decided, process)
     said = {(difference.rule, difference.message) for difference in differences}
-    denied = judge.denied(container, spec, decided)
+    reached, paths = real.look_at_node_paths(process.mounts(), decided, spec, judge.node)
+    denied = judge.denied(container, spec, decided, reached)
     differences += [difference for difference in denied if (difference.rule, difference.message) not in said]
     rules = tuple(match.rule.name for match in decided.matches if match.applies)
     if decided.errors and not differences:
         because = "; ".join(str(reason) for reason in decided.errors)
         return _found(container, UNKNOWN, because=because, rules=rules)
-    return _found(container, DRIFTED if differences else IN_POLICY, differences=tuple(differences), rules=rules)
+    state = DRIFTED if differences else IN_POLICY
+    return _found(container, state, differences=tuple(differences), rules=rules, reaches=tuple(paths))
 
 
 def _checked(container: Running, data: Any) -> ContainerReport:
@@ -262,7 +267,8 @@ def _checked(container: Running, data: Any) -> ContainerReport:
             for each in data["differences"]
         )
         state = STATES[STATES.index(data["state"])]
-        return _found(container, state, **texts, differences=differences, rules=tuple(map(str, data["rules"])))
+        listed = {name: tuple(map(str, data[name])) for name in ("rules", "reaches")}
+        return _found(container, state, **texts, differences=differences, **listed)
     except (TypeError, KeyError, ValueError):
         because = f"looking at it took longer than {workers.SECONDS:.0f} s, or could not be done"
         return _found(container, UNKNOWN, because=because)

@@ -12,7 +12,7 @@ from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.text import printable
 from hook.entry.parser import add_policy_options
 from hook.node.terminal import table
-from hook.ops.audit.audit import EXEMPT, IN_POLICY, NOT_ALL_SEEN, UNKNOWN, Audit, ContainerReport, audit, read_round
+from hook.ops.audit.audit import EXEMPT, NOT_ALL_SEEN, UNKNOWN, Audit, ContainerReport, audit, read_round
 from hook.ops.audit.inventory import chosen, running
 
 _SECONDS = 10.0
@@ -82,9 +82,9 @@ def _rows(finding: ContainerReport) -> list[list[str]]:
     about = [finding.state, finding.title, finding.id[:12], finding.engine or "-"]
     if finding.state in (EXEMPT, UNKNOWN):
         return [[*about, finding.because, finding.line]]
-    if finding.state == IN_POLICY:
-        return []
-    return [[*about, f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why] for d in finding.differences]
+    said = [(f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why) for d in finding.differences]
+    said += [(f"a volume reaches {path}", "the policy's nodePaths only report it") for path in finding.reaches]
+    return [[*about, what, why] for what, why in said]
 
 
 def _some(rows: list[list[str]], finding: ContainerReport, limit: int | None) -> list[list[str]]:

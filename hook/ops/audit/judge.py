@@ -13,7 +13,7 @@ from hook.core.container.spec import Spec
 from hook.core.container.start import Start
 from hook.core.linux.mountns import own_directories
 from hook.core.linux.walk import MountMismatch
-from hook.core.plan import Plan
+from hook.core.plan import NODE_PATHS, Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import KIND as DEVICE
 from hook.entry import write_spec as decision
@@ -105,11 +105,12 @@ class Judge:
             return Difference(edit.rule, edit.kind, edit.name, str(problem), why)
         return self._difference(edit, str(problem), container, created, right)
 
-    def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
-        """What the policy refuses a new container for, beyond its edits."""
+    def denied(self, container: Running, spec: Spec, decided: Plan, reached: list[Reason]) -> list[Difference]:
+        """What the policy refuses a new container for, beyond its edits. `reached`: by what its volumes reach."""
         created = _created(spec)
         said = {edit.conflict() for edit in decided.edits}
-        reasons: list[Reason] = [reason for reason in decided.denials if reason.message not in said]
+        denials = [reason for reason in decided.denials if reason.kind != NODE_PATHS]
+        reasons: list[Reason] = [reason for reason in denials if reason.message not in said] + reached
         return [Difference(r.rule, r.kind, "", r.message, self.why(container, created)) for r in reasons]
 
     def _difference(

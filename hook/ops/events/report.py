@@ -13,7 +13,17 @@ from hook.core.base.system import timestamp
 from hook.core.base.text import printable, shortened
 from hook.node.terminal import counted, table
 from hook.ops.events import reader, select
-from hook.ops.events.summary import CHANGED, FAILED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, Summary, Workload, summarise
+from hook.ops.events.summary import (
+    CHANGED,
+    FAILED,
+    REFUSED,
+    REPORTED,
+    WOULD_CHANGE,
+    WOULD_REFUSE,
+    Summary,
+    Workload,
+    summarise,
+)
 
 _WORDS = {
     WOULD_REFUSE: "would be refused",
@@ -21,6 +31,7 @@ _WORDS = {
     WOULD_CHANGE: "would be changed",
     CHANGED: "changed",
     FAILED: "not decided",
+    REPORTED: "reported",
 }
 
 _CELL = 100

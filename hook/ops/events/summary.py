@@ -12,8 +12,10 @@ from hook.ops.events import select
 from hook.ops.events.reader import Event
 
 CHANGED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, FAILED = "changed", "refused", "wouldChange", "wouldRefuse", "failed"
-OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_CHANGE, CHANGED, FAILED)
-"""What became of a start, the gravest first. FAILED: reassert itself could not decide."""
+REPORTED = "reported"
+OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_CHANGE, CHANGED, FAILED, REPORTED)
+"""What became of a start, the gravest first. FAILED: reassert itself could not decide. REPORTED: nothing, but a volume
+reaches files of an engine (`nodePaths`)."""
 
 _GRAVE = (WOULD_REFUSE, REFUSED)
 ITEMS = 50
@@ -199,7 +201,7 @@ def _outcome(event: Event) -> str:
         return FAILED
     if kind == events.EDITED:
         return WOULD_CHANGE if select.is_audited(event) else CHANGED
-    return ""
+    return REPORTED if kind == events.NODE_PATHS else ""
 
 
 def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, str]]) -> None:
@@ -258,6 +260,8 @@ def _items(event: Event, outcome: str) -> list[Item]:
     for reason in select.entries(event, "errors"):
         message = str(reason.get("message", ""))
         found.append(Item(str(reason.get("rule") or ""), message, "", refuses=outcome in _GRAVE))
+    asked = f"remove the volume{where}, or confirm it: "
+    found += [Item("", f"volume {path}", asked + str(path), refuses=False) for path in event.get("nodePaths") or ()]
     for edit in edits:
         rule, kind, name = (str(edit.get(key, "")) for key in ("rule", "kind", "name"))
         if edit.get("before") in (None, []):

@@ -71,14 +71,14 @@ def test_refusal_is_told_once_and_with_what_create_decided() -> None:
     decision = stamp({}, Reserved({"CA": "/older"}, []), "older")
     judge, decided, started, told = judged(["CA=/x"], {**CA, "onConflict": "Deny"}, env=["CA=/x"], annotations=decision)
     assert decided.denials
-    assert judge.denied(CONTAINER, started, decided) == [], "the edit says it"
+    assert judge.denied(CONTAINER, started, decided, []) == [], "the edit says it"
     with Process(os.getpid()) as process:
         assert len(judge.differences(CONTAINER, started, decided, process)) == 1
     assert [created and created.policy for created in told] == ["older"]
     alone = {"name": "alone", "sharedProcesses": "Refuse"}
     linux = {"namespaces": [{"type": "pid", "path": "/proc/1/ns/pid"}]}
     judge, decided, started, told = judged([], alone, linux=linux, annotations={"reassert/decision": "{"})
-    assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided)] == [("alone", WHY)]
+    assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided, [])] == [("alone", WHY)]
     assert told == [None], "a pod wrote that annotation"
 
 
