@@ -211,7 +211,7 @@ def test_cold_for_what_takes_the_other_threads_time(start: Cold) -> None:
         for at in range(39):
             onward = f"{number}-{at + 1}" if at < 38 else "end"
             (rootfs / f"{number}-{at}").symlink_to("/" + "d/../" * 800 + onward)
-        mounts.append({"destination": f"/{number}-0", "type": "bind", "source": "/", "options": ["rbind"]})
+        mounts.append({"destination": f"/{number}-0", "type": "bind", "source": "/mnt", "options": ["rbind"]})
     spec = {"process": {"env": []}, "root": {"path": "rootfs"}, "mounts": mounts}
     spec["linux"] = {"devices": [{"path": "/data/disk", "type": "c", "major": 1, "minor": 5}]}
     (start.bundle / "config.json").write_text(json.dumps(spec))
