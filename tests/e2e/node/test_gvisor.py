@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
@@ -105,6 +104,8 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
         call("run", "--detach", "--name", "stays", "--runtime=runsc", *LIMITS[engine], ENV, HOSTILE)
         assert call("exec", ENV, "stays", "sh", "-c", SHOW) == CORRECTED
         assert audited(node)["stays"] == (engine, "unknown")
+        explained = node.run(PACKAGED, "explain", "--container", "stays").stdout
+        assert "already what the policy wants. gVisor's kernel makes the mounts" in explained
         call("rm", "--force", "stays")
         said = json.loads(node.run(PACKAGED, "node", "verify", "--engine", engine, "--output=json", check=False).stdout)
         [handler] = [one for one in said["handlers"] if one["name"] == "runsc"]
@@ -119,9 +120,10 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
 GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untrusted pods", more="")
 
 
-@pytest.fixture(scope="module")
-def pods(module_boot: Boot) -> BootedNode:
-    """A node with containerd, whose runc.v2 shim calls runsc for one handler."""
+@pytest.fixture(scope="module", params=["trixie", "forky"])
+def pods(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
+    """A node with containerd 1.7 or 2.1, whose runc.v2 shim calls runsc for one handler."""
+    suite = request.param
     need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
     script = f"""#!/bin/sh
 # As boot.sh has it for runc, where root may not lower oom_score_adj.
@@ -132,12 +134,15 @@ for argument; do
     s:read forever [^"]*":exec /bin/busybox sleep 1000000":' "$argument/config.json"
   # The gofer that it makes for a pod's second container keeps the shim's pipe open, and the shim would wait for it.
   [ "$argument" != start ] || exec > /dev/null 2>&1
+  # The process of each container is the sandbox's to this shim, which waits for its end.
+  [ "$argument" != kill ] || {{ kill -KILL "$(cat "$bundle/init.pid")"; exit; }}
+  [ "$before" != --log ] || bundle=${{argument%/*}}
   before=$argument
 done
 exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
 """
     files = {**CONTAINERD_FILES, "/usr/local/bin/runsc-here": script}
-    node = module_boot("trixie", config=containerd_config(FORMATS["trixie"], (RUNC, GVISOR)), files=files)
+    node = module_boot(suite, config=containerd_config(FORMATS[suite], (RUNC, GVISOR)), files=files)
     shutil.copy("/usr/bin/runsc", node.directory / "runsc")
     node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
     node.run("chmod", "755", "/usr/local/bin/runsc-here")
@@ -145,28 +150,39 @@ exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
     return node
 
 
-def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode) -> None:
+@pytest.mark.parametrize("adapters", ["runtime", "nri", "nri,runtime"])
+def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode, adapters: str) -> None:
+    """With `nri` alone the second line, base_runtime_spec's hook, reads config.json."""
     node = Wirable(pods, pods.snapshot(), PACKAGED)
     evil = pods.directory / "evil"
-    evil.mkdir()
+    evil.mkdir(exist_ok=True)
 
-    def seen() -> tuple[dict[str, str], dict[str, str], str]:
-        pod = node.hostile_pod("gvisor")
+    def seen(handler: str = "gvisor") -> tuple[dict[str, str], dict[str, str], str, str]:
+        pod = node.hostile_pod(handler)
         try:
-            container = pod.run(env=HOSTILE_ENV, mounts=[(str(evil), "/etc/ssl")])
+            # With both, NRI refuses a name that is there twice (docs/nri.md).
+            env = list(dict(HOSTILE_ENV).items()) if adapters == "nri,runtime" else HOSTILE_ENV
+            container = pod.run(env=env, mounts=[(str(evil), "/etc/ssl")])
             first, executed = (container.exec("/bin/cat", f"/proc/{pid}/environ") for pid in ("1", "self"))
+            [mount] = [row for row in container.exec("/bin/cat", "/proc/mounts").splitlines() if " /etc/ssl" in row]
             listed = container.exec("/bin/ls", "/etc/ssl").strip()
-            return reserved_in(first.split("\0")), reserved_in(executed.split("\0")), listed
+            return reserved_in(first.split("\0")), reserved_in(executed.split("\0")), listed, mount.split()[3][:2]
         finally:
-            with suppress(CriError):  # runc.v2's shim does not know runsc's words for a sandbox that has ended
-                pod.remove()
+            pod.remove()
 
-    assert seen()[0] == OVERRIDDEN
-    node.install("--no-probe")
+    assert (seen()[0], seen()[3]) == (OVERRIDDEN, "rw")
+    node.install("--adapter", adapters)
     try:
         ours = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt"}
         wanted = {**OVERRIDDEN, **ours}
-        assert seen() == (wanted, wanted, "company.crt")
+        assert seen() == (wanted, wanted, "company.crt", "ro")
+        assert seen("runc") == (wanted, wanted, "company.crt", "ro")
+        assert node.verified() == {"gvisor": "protected", "runc": "protected"}
+        if adapters == "nri":  # it is asked about no sandbox, where the annotation would count
+            pod = node.booted.cri.run_pod("gvisor", annotations={"dev.gvisor.spec.mount.ca.type": "tmpfs"})
+            with pytest.raises(CriError, match=r"dev\.gvisor\.spec\.mount\.ca\.type steers a runtime"):
+                pod.create()
+            pod.remove()
     finally:
         node.take_out()
 
@@ -179,7 +195,7 @@ def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(pods: Bo
     config = pods.path(CONFIG)
     before = config.read_text()
     shim = Handler("sandboxed", 'ConfigPath = "/etc/containerd/runsc.toml"', "gVisor", type="io.containerd.runsc.v1")
-    config.write_text(before + handler_config(FORMATS["trixie"], shim))
+    config.write_text(before + handler_config(FORMATS[pods.suite], shim))
     node = Wirable(pods, pods.snapshot(), PACKAGED)
     try:
         node.install("--no-probe")
