@@ -11,30 +11,19 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.hostile import ENV as HOSTILE_ENV
-from e2e.cri.hostile import OVERRIDDEN, reserved_in
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.hostile import OVERRIDDEN, RESERVED, reserved_in
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS, RUNC, Handler, containerd_config, handler_config
 from e2e.node.files import differences
+from e2e.node.wired import COMPANY, PACKAGED, Wirable, audited, package, with_program_and_images
 from e2e.node.wired import FILES as CONTAINERD_FILES
-from e2e.node.wired import PACKAGED, Wirable, audited, package
 from e2e.support import need
 
 ARGUMENTS = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-metadata: {name: test}
-spec:
-  rules:
-  - name: company-ca
-    env:
-    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
-    mounts:
-    - {hostPath: /etc/company, mountPath: /etc/ssl}
-"""
 FILES = {
+    **COMPANY,
     "/etc/docker/daemon.json": json.dumps(
         {
             "runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ARGUMENTS}},
@@ -44,8 +33,6 @@ FILES = {
             "storage-driver": "vfs",
         }
     ),
-    "/etc/reassert/policy.yaml": POLICY,
-    "/etc/company/company.crt": "company\n",
     "/usr/local/bin/runsc-here": f'#!/bin/sh\nexec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"\n',
     "/etc/containers/containers.conf.d/10-gvisor.conf": '[engine.runtimes]\nrunsc = ["/usr/local/bin/runsc-here"]\n',
 }
@@ -75,15 +62,16 @@ def owner_of_null() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
     """A node with both engines and with runsc, which is one static program."""
-    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
     node = module_boot("bookworm", files=FILES, docker=True, images=False)
+    return with_program_and_images(with_runsc(node), "docker", "podman")
+
+
+def with_runsc(node: BootedNode) -> BootedNode:
+    """The node, with the machine's runsc, and a script before it."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
     shutil.copy("/usr/bin/runsc", node.directory / "runsc")
     node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
     node.run("chmod", "755", "/usr/local/bin/runsc-here")
-    package(node)
-    for archive in write_images(node.directory):
-        for engine in ("docker", "podman"):
-            node.run(engine, "load", "--input", str(archive))
     return node
 
 
@@ -124,7 +112,6 @@ GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untruste
 def pods(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
     """A node with containerd 1.7 or 2.1, whose runc.v2 shim calls runsc for one handler."""
     suite = request.param
-    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
     script = f"""#!/bin/sh
 # As boot.sh has it for runc, where root may not lower oom_score_adj.
 before=
@@ -143,10 +130,7 @@ exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
 """
     files = {**CONTAINERD_FILES, "/usr/local/bin/runsc-here": script}
     node = module_boot(suite, config=containerd_config(FORMATS[suite], (RUNC, GVISOR)), files=files)
-    shutil.copy("/usr/bin/runsc", node.directory / "runsc")
-    node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
-    node.run("chmod", "755", "/usr/local/bin/runsc-here")
-    package(node)
+    package(with_runsc(node))
     return node
 
 
@@ -173,8 +157,7 @@ def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: Boot
     assert (seen()[0], seen()[3]) == (OVERRIDDEN, "rw")
     node.install("--adapter", adapters)
     try:
-        ours = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt"}
-        wanted = {**OVERRIDDEN, **ours}
+        wanted = {**OVERRIDDEN, **RESERVED}
         assert seen() == (wanted, wanted, "company.crt", "ro")
         assert seen("runc") == (wanted, wanted, "company.crt", "ro")
         assert node.verified() == {"gvisor": "protected", "runc": "protected"}
