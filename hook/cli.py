@@ -319,6 +319,8 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plugin-index", metavar="NN", default="", help="order among NRI plugins, two digits (default: 10)"
     )
+    what = "runtime handler of the engine that calls gVisor's runsc, empty for the default one (several times)"
+    parser.add_argument("--gvisor", metavar="HANDLER", action="append", default=[], help=what)
     if IS_CORE:
         parser.set_defaults(metrics=None, textfile=None)
         return

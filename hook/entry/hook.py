@@ -7,6 +7,7 @@ namespace before pivot_root. podman's own stage `precreate` runs before the runt
 
 import posix
 
+from hook.core.base.compare import clean
 from hook.core.base.errors import Refused, Undecided, Usage, named
 from hook.core.base.jsontext import Malformed, bounded, decode, parse
 from hook.core.base.system import read_fd, read_file, write_all
@@ -27,11 +28,6 @@ STAGES = (PRESTART, CREATE_RUNTIME, CREATE_CONTAINER, POSTSTOP, PRECREATE)
 _ANOTHER_ROOT = (
     "a createContainer hook runs inside the container's user namespace, where reassert cannot tell which of the node's "
     "files belong to root; configure the hook for the stage createRuntime instead"
-)
-
-_IN_SENTRY = (
-    "the container is in gVisor's kernel, where no hook can look; let the engine call runsc through the runtime "
-    "wrapper (reassert runtime)"
 )
 
 _AFTER_A_CHANGE = "the policy was changed while the container was created: create it again"
@@ -142,6 +138,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
             state.bundle = _bundle_of_crun(state, caller)
         case.error_path = options.config or state.bundle.rstrip("/") + "/config.json"
         spec = Spec(caller.config(case.error_path), case.error_path)
+        case.in_sentry = stage != CREATE_CONTAINER and _is_sentry(state.pid)
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
@@ -151,13 +148,15 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
             return Done(NOWHERE, not_restored(decided, case), [])
         created = write_spec.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
+        if case.in_sentry and not late:
+            late = _late_in_sentry(decided, spec, states[0].bundle, case, caller)
         if decided.audit_only():
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = created.draft if created else None
         if case.audited_rules and HANDED_ON not in options.flags:
             wrong = [e for e in case.audited_rules.edits if not _can_mount(e) and not _takes_effect(e)]
             case.audited_rules.would_refuse([_too_late(edit) for edit in wrong])
-        if late or not decided.is_seen_in_the_container():
+        if late or case.in_sentry or not decided.is_seen_in_the_container():
             return Done(CONFIG, late, [], draft=draft)
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
@@ -210,6 +209,30 @@ def _late(decided: Plan, spec: Spec, created: "write_spec.Decision | None") -> "
     return reasons
 
 
+def _is_sentry(pid: int) -> bool:
+    """Whether the runtime is gVisor's: no container has chosen the command line of a process this early."""
+    try:
+        return pid > 0 and read_file(f"/proc/{pid}/cmdline", LIMIT).startswith(b"runsc-sandbox\0")
+    except OSError:  # it has ended, or is in another pid namespace
+        return False
+
+
+def _late_in_sentry(decided: Plan, spec: Spec, bundle: str, case: Case, caller: HookCaller) -> "list[Reason]":
+    """Why the container must not start in gVisor's sentry, where a hook can neither mount nor look. Raises OSError.
+
+    An unrelated mount behind a reserved one, as NRI sorts them, is `in_sentry_astray`'s to judge.
+    """
+    from hook.core.linux.early import in_sentry_astray
+
+    def is_there(edit: PlaceMount) -> bool:
+        at = [mount for mount in spec.mounts if edit.displaces(clean(str(mount["destination"])))]
+        return at == ([edit.mount] if edit.mount else [])
+
+    late = [_too_late(edit) for edit in decided.edits if isinstance(edit, PlaceMount) and not is_there(edit)]
+    allocations = case.container.facts.allocations
+    return late or in_sentry_astray(write_spec.rootfs(spec, bundle), decided, allocations, spec, caller.still_waits)
+
+
 def _too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or the NRI plugin can") -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
@@ -248,8 +271,6 @@ def _look(
     from hook.core.linux.look import look  # ctypes: only a start with reserved mounts needs it
 
     rootfs = write_spec.rootfs(spec, bundle)
-    if pid and read_file(f"/proc/{pid}/cmdline", LIMIT).startswith(b"runsc-sandbox\0"):
-        raise Undecided(_IN_SENTRY)
     if decided.closed is not None:
         from hook.core.linux.lookdevices import look_at_devices
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, Usage, describe
 from hook.entry import protocol
-from hook.entry.dispatcher import warm_hook
+from hook.entry.dispatcher import is_gvisor, warm_hook
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import WHERE, hook_file
 from hook.node.change.files import Change, State, link
 from hook.node.change.journal import remove_directories
 from hook.node.change.tree import is_installed
-from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Wiring
+from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.metrics import check_address, check_directory
 
@@ -162,16 +162,22 @@ def _unit(name: str, start: str) -> State:
     return State(text.encode())
 
 
-def nri_unit(choice: Choice, address: str) -> tuple[list[Change], list[str]]:
+def nri_unit(
+    choice: Choice, address: str, handlers: Iterable[Handler] = (), default: str = ""
+) -> tuple[list[Change], list[str]]:
     """Returns the changes that make a service run the plugin, and the units to start besides the agent's.
 
-    `address`: the engine's NRI socket. Raises NodeError.
+    `address`: the engine's NRI socket. `handlers`: the engine's. `default`: the name of the one that has no name in
+    NRI's requests. Raises NodeError.
     """
+    words = [one for one in handlers if re.fullmatch(r"[\w.-]+", one.name, re.ASCII)]  # no pod can name another one
+    gvisor = [one.name for one in words if one.runtime and is_gvisor(one.runtime)]
+    sentries = [f"--gvisor={name}" for name in [*gvisor, *([""] if default in gvisor else [])]]
     if choice.front:
         where = ["--nri-socket", address] if address != _NRI_SOCKET else []
-        text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where]))
+        text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where, *sentries]))
         return [(DROP_IN, State(text.encode()))], []
-    command = [choice.program, "nri", *(["--socket", address] if address != _NRI_SOCKET else [])]
+    command = [choice.program, "nri", *(["--socket", address] if address != _NRI_SOCKET else []), *sentries]
     path = f"{_DIRECTORY}/{PLUGIN}"
     enabled = f"{_DIRECTORY}/multi-user.target.wants/{PLUGIN}"
     return [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))], [PLUGIN]

@@ -15,7 +15,8 @@ from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, NODE_PATHS, Plan
 from hook.core.policy.model import Policy
 from hook.core.policy.resident import Resident
-from hook.core.reserve import Edit, Reason
+from hook.core.reserve import STEERING, Edit, Outcome, Reason, Reserved
+from hook.core.reserve.annotations import want_unsteered
 from hook.nri import ttrpc
 from hook.nri.adjust import adjust, still_wrong
 from hook.nri.report import ADAPTER, DRIFTED, Report
@@ -86,7 +87,8 @@ container's id, and the plan for what the container really has (a Start)."""
 class Decider:
     """Decides for one runtime. `engine`: the runtime's name.
 
-    `removes_mounts`: whether its NRI can remove mounts. `sends_cdi`: whether it hands over CRI's CDI devices.
+    `removes_mounts`: whether its NRI can remove mounts. `sends_cdi`: whether it hands over CRI's CDI devices. `gvisor`:
+    its handlers that call gVisor's runsc, which does not know the mount option `rro`.
     """
 
     def __init__(self, resident: Resident, report: Report) -> None:
@@ -96,6 +98,7 @@ class Decider:
         self.engine = "containerd"
         self.removes_mounts = False
         self.sends_cdi = False
+        self.gvisor: frozenset[str] = frozenset()
         self.compare: Comparison = lambda *_: None
         self._shown: Policy | None = None
 
@@ -105,7 +108,7 @@ class Decider:
 
     def create(self, request: Request, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
-        case = request.case = self._case(container.id)
+        case = request.case = self._case(container.id, pod)
         reply = Reply(case)
 
         def read() -> tuple[Identity, RequestedContainer]:
@@ -121,6 +124,7 @@ class Decider:
         if not decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
             case = reply.case
             adjustment, denials = adjust(decided, case.container, self.removes_mounts)
+            denials += _of_the_sandbox(case, decided)
             if case.audited_rules and case.audited_rules.plan and case.audited_rules.container:
                 _, audited = adjust(case.audited_rules.plan, case.audited_rules.container, self.removes_mounts)
                 case.audited_rules.would_refuse(audited, denials)
@@ -129,8 +133,9 @@ class Decider:
         reply.done = Done(NOWHERE, denials, handed_on=True)
         return reply.done
 
-    def _case(self, container_id: str) -> Case:
+    def _case(self, container_id: str, pod: Any) -> Case:
         case = Case(ADAPTER, container_id, self._policy)
+        case.in_sentry = pod.runtime_handler in self.gvisor
         case.status = status_at_once  # a thread that waits for a pod's volume would read no more requests
         return case
 
@@ -175,7 +180,7 @@ class Decider:
         for container in containers:
             if container.state not in _RUNNING or container.pod_sandbox_id not in by_id:
                 continue
-            case = self._case(container.id)
+            case = self._case(container.id, by_id[container.pod_sandbox_id])
             try:
                 identity = self.identify(by_id[container.pod_sandbox_id], container)
                 asked = RequestedContainer(by_id[container.pod_sandbox_id], container)
@@ -209,6 +214,17 @@ class Decider:
 
         found = self.compare(case.container_id, decide)
         return wrong if found is None else [edit for edit in wrong if (edit.kind, edit.name) in found]
+
+
+def _of_the_sandbox(case: Case, decided: Plan) -> list[Reason]:
+    """Why annotations of a pod refuse its container in gVisor, which takes the sandbox's. NRI asks about no sandbox."""
+    outcome = Outcome(Reserved({}, []))
+    if case.in_sentry and any(match.applies for match in decided.matches):
+        annotations = case.container.start.pod_annotations or {}
+        want_unsteered(STEERING[-1], decided.policy.allowed_annotations, dict(annotations), outcome)
+    return [
+        Reason("", edit.kind, f"{edit.conflict()} on the pod, where NRI cannot remove it") for edit in outcome.edits
+    ]
 
 
 def removes_mounts(engine: str, version: str) -> bool:

@@ -73,7 +73,7 @@ def beside(chosen: argparse.Namespace, metrics: NoMetrics, compare: Comparison) 
     `compare`: as in Decider.
     """
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
-    options = argparse.Namespace(socket=chosen.nri_socket, policy=chosen.policy, store=chosen.store)
+    options = argparse.Namespace(**{**vars(chosen), "socket": chosen.nri_socket})
     service = Service(options, index, Report(chosen.events, metrics), None, compare)
     atexit.register(service.finish)
     return service
@@ -116,6 +116,7 @@ class Service:
         self._report = report
         self._decider = Validator(Resident(chosen.policy, chosen.store), report)
         self._decider.compare = compare
+        self._decider.gvisor = frozenset(chosen.gvisor)
         self._notifier = notifier
         self._plugin: Plugin | None = None
         self._seen = time.monotonic()

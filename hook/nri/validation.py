@@ -65,7 +65,7 @@ class Validator(Decider):
 
         `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
         """
-        case = request.case = self._case(asked.container.id)
+        case = request.case = self._case(asked.container.id, asked.pod)
         case.decides_audited = False  # the first event has it
         reply, first = Reply(case), self.pending.held(asked.container.id)
         reply.is_repeated = True

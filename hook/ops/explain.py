@@ -25,6 +25,7 @@ from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Match, Policy
 from hook.core.reserve import Edit, Reserved
 from hook.entry.write_spec import ANNOTATION, stamp
+from hook.node.probe.starter import in_sentry
 from hook.node.terminal import table
 from hook.node.words import actual, wanted, words
 
@@ -38,6 +39,7 @@ def add_commands(explain: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
     )
+    explain.add_argument("--gvisor", action="store_true", help="for gVisor's runsc, which gets no mount option rro")
     explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
     explain.add_argument("--store", metavar="DIR", default=store.STORE, help=argparse.SUPPRESS)
     explain.add_argument("-o", "--output", choices=("table", "json", "diff"), default="table")
@@ -49,14 +51,14 @@ def run(options: argparse.Namespace) -> int:
     if options.pod:
         if options.output == "diff":
             raise Usage("-o diff is for a config.json; a pod has none yet")
-        return explain_pod(options.pod, options.policy, options.store, options.output)
+        return explain_pod(options.pod, options.policy, options.store, options.output, options.gvisor)
     if options.container:
         return explain_running(options.container, options.policy, options.store, options.output)
     config = options.config or os.path.join(options.bundle, "config.json")
-    return explain(config, options.policy, options.store, options.output)
+    return explain(config, options.policy, options.store, options.output, gvisor=options.gvisor)
 
 
-def explain_pod(file: str, policy_file: str | None, store_directory: str, output: str) -> int:
+def explain_pod(file: str, policy_file: str | None, store_directory: str, output: str, gvisor: bool = False) -> int:
     """Print the decision about each container of a pod, as the NRI plugin of this node would make it.
 
     The image's ENV and what device plugins would allocate are not known. Raises ReassertError, OSError.
@@ -68,6 +70,7 @@ def explain_pod(file: str, policy_file: str | None, store_directory: str, output
     found = []
     for kind, container in pod.containers():
         case = Case("explain", "", lambda: policy)
+        case.in_sentry = gvisor
         decided = case.decide(*pod.start(kind, container, Given()))
         found.append((decided, case))
     if output == "json":
@@ -81,19 +84,24 @@ def explain_pod(file: str, policy_file: str | None, store_directory: str, output
     return 0
 
 
-def explain(config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False) -> int:
+def explain(
+    config: str, policy_file: str | None, store_directory: str, output: str, runs: bool = False, gvisor: bool = False
+) -> int:
     """Print the decision. Returns 0 also for a container that is refused. Raises ReassertError, OSError.
 
-    `runs`: it is the config.json of a container that runs, in the bundle that its engine made.
+    `runs`: it is the config.json of a container that runs, in the bundle that its engine made. `gvisor`: under runsc.
     """
     policy = policy_of(policy_file, store_directory)
     spec = Spec(read_file(config, LIMIT), config)
     bundle = os.path.dirname(os.path.abspath(config)).removesuffix("/userdata")  # CRI-O's
     case = Case("explain", os.path.basename(bundle), lambda: policy)
     case.asks = store_directory, None
+    case.in_sentry = gvisor
     decided = case.decide(identify(spec, copied=not runs), spec)
     container = case.container
     outcome = _outcome_of_running(decided, container) if runs else _outcome(decided, container)
+    if gvisor and decided.mounts and not decided.excluded:
+        outcome += IN_SENTRY
     if output == "json":
         print(json.dumps({**as_json(decided, container, config, case.audited_rules), "outcome": outcome}, indent=2))
     elif output == "diff":
@@ -110,7 +118,7 @@ def explain_running(word: str, policy_file: str | None, store_directory: str, ou
     found = chosen(word, running())
     if not found.config:
         raise ReassertError(f"{found.id} runs (process {found.pid}), but its config.json is unknown: {found.problem}")
-    return explain(found.config, policy_file, store_directory, output, runs=True)
+    return explain(found.config, policy_file, store_directory, output, runs=True, gvisor=in_sentry(found.pid))
 
 
 def policy_of(policy_file: str | None, store_directory: str) -> Policy:
@@ -177,6 +185,12 @@ def _described(decided: Plan | AuditedRules) -> dict[str, Any]:
         for kind, entries in (("edits", decided.edits), ("denials", decided.denials), ("errors", decided.errors))
     }
 
+
+IN_SENTRY = (
+    ". gVisor's kernel makes the mounts: reassert verifies config.json and, at create, the links on the way; what is "
+    "mounted stands in /proc/mounts of the container"
+)
+"""What no look at a config.json tells about reserved mounts under runsc (docs/runtime.md#gvisor)."""
 
 _CORRECTED = "corrected by reassert at create: this config.json is already what the policy wants"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.container import Container, process_file
+from bench.labels import Engine
 from bench.measure import Action, Sample, interleaved, peak, timed
 from bench.node import REASSERT, Contender, Node
 from bench.resident import measure as resident
@@ -24,6 +25,7 @@ STARTED = "reassert, verifies, no restart"
 WARM = ", warm"
 """How the name of a contender with an agent ends."""
 PROBES, PROBING = 25, "25 execs a second"
+PLAIN, ANOTHER = "no podSelector", "podSelector, first of a pod"
 REQUESTS, FULL = 100_000, 60
 SAID_AGAIN = 15.0
 """Seconds between two lines of progress."""
@@ -203,6 +205,43 @@ def memory(bench: Bench) -> None:
             row.peak_mb = peak(container.create_command(), container.contender.environment)
 
 
+def labels(bench: Bench) -> None:
+    """What a podSelector adds to a create, before a runtime that does nothing: the engine is asked for the labels.
+
+    Warm, the first container of each pod asks, and later ones do not. The answer comes at once (bench.labels).
+    """
+    node, stub = bench.node, bench.stub()
+    asking = node.policy(1, ", podSelector: {matchLabels: {app: shop}}")
+    engine = Engine(asking.parent / "store")
+    contenders = {}
+    for policy, name in ((node.policy(1), PLAIN), (asking, "podSelector")):
+        contenders[f"{name}, cold"] = node.dispatcher(policy, stub)
+        contenders[f"{name}{WARM}"] = node.warm(policy, stub)
+    contenders[f"{ANOTHER}{WARM}"] = contenders[f"podSelector{WARM}"]
+    actions: dict[str, Action] = {}
+    for name, contender in contenders.items():
+        container = Container(node, contender, node.bundle(f"labels {name}".replace(" ", "-"), USUAL), bench.unique())
+        actions[name] = _in_another_pod(container) if name.startswith(ANOTHER) else container.create
+    case = "create for a rule by labels"
+    samples = interleaved(actions, bench.rounds, progress(case, bench.rounds))
+    for name, values in samples.items():
+        base = None if name.startswith(PLAIN) else samples[PLAIN + (WARM if name.endswith(WARM) else ", cold")]
+        bench.results.add(case, name, values, base)
+    questions = 2 * (bench.rounds + 1) + 1  # cold, of another pod, and once of the first pod
+    if engine.asked != questions:
+        raise SystemExit(f"the engine was asked {engine.asked} times, not {questions}")
+
+
+def _in_another_pod(container: Container) -> Action:
+    numbers, content = itertools.count(1), container.bundle.content
+
+    def run() -> Sample:
+        container.bundle.content = content.replace(b"0" * 64, b"%064x" % next(numbers))
+        return container.create()
+
+    return run
+
+
 def probes(bench: Bench) -> None:
     """Execs at the rate of 250 pods with a probe each 10 s, before a runtime that does nothing: CPU time of each.
 
@@ -245,6 +284,7 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "compile": compile_policy,
     "together": lambda bench: together(bench, USUAL),
     "memory": memory,
+    "labels": labels,
     "probes": probes,
     "agent": agent,
 }

@@ -26,7 +26,7 @@ DEVICE = "example.com/gpu=0"
 
 RULE = """\
   - name: ca-{number}
-    match: {{namespaces: ["{namespace}"]}}
+    match: {{namespaces: ["{namespace}"]{more}}}
     env:
     - {{name: REQUESTS_CA_BUNDLE, value: {value}}}
     - {{name: PYTHONHTTPSVERIFY, absent: true}}
@@ -64,16 +64,16 @@ class Node:
         subprocess.run([runc, "spec", "--bundle", str(top)], check=True)
         self._spec: dict[str, Any] = json.loads((top / "config.json").read_text())
 
-    def policy(self, rules: int) -> Path:
-        """A compiled policy of so many rules, of which one is for the containers here."""
-        path = self.top / f"policy-{rules}" / "policy.yaml"
+    def policy(self, rules: int, more: str = "") -> Path:
+        """A compiled policy of so many rules, of which one is for the containers here. `more`: conditions of each."""
+        path = self.top / f"policy-{rules}{'-more' if more else ''}" / "policy.yaml"
         if path.exists():
             return path
         path.parent.mkdir()
         others = [f"team-{number}" for number in range(1, rules)]
         text = "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: bench}\nspec:\n  rules:\n"
         for number, namespace in enumerate([NAMESPACE, *others]):
-            text += RULE.format(number=number, namespace=namespace, value=VALUE, ca=self.ca)
+            text += RULE.format(number=number, namespace=namespace, value=VALUE, ca=self.ca, more=more)
         path.write_text(text)
         self.compile(path)
         return path

@@ -214,7 +214,9 @@ AFTER_THE_DEVICES = [way for way in WAYS if way[1] == "createRuntime"]
 @pytest.mark.parametrize("way", AFTER_THE_DEVICES, ids="-".join, indirect=True)
 @pytest.mark.parametrize("made", ["dev is a link", "device through a link", "device through a link in a volume"])
 @pytest.mark.parametrize(
-    "options", [[], ["ro", "rro"], ["rw"]], ids=["hook alone", "read-only by NRI", "writable by NRI"]
+    "options",
+    [[], ["ro", "rro"], ["ro"], ["rw"]],
+    ids=["hook alone", "read-only by NRI", "as NRI does it for gVisor", "writable by NRI"],
 )
 def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
     way: tuple[str, str], node: Node, bundle: Bundle, made: str, options: list[str]
@@ -226,9 +228,9 @@ def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
         bundle.bind(node.ca, "/etc/ssl", "rprivate", *options)
     before = files(node)
     assert seen(way, node, bundle) == "refused"
-    assert files(node) == before or options == ["rw"]
+    assert files(node) == before or options in (["rw"], ["ro"])  # crun obeys `ro` too late
     leads = f"{MADE_IN} {ASTRAY[made]} of the container leads to the reserved mount /etc/ssl"
-    assert_refused(node, bundle, *[leads, "ead-only file system"][: 1 + ("rro" in options)])
+    assert_refused(node, bundle, *[leads, "ead-only file system"][: 1 + ("ro" in options)])
 
 
 @pytest.mark.parametrize("way", [("runc", "wrapper"), ("runc-forky", "wrapper")], ids="-".join, indirect=True)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 import subprocess
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.runtimes import hook_entry
 from e2e.support import TOP, WANTED, Bundle, Node, Running, need, run
+from e2e.test_exclusive import Machine
 
 RUNSC = "/usr/bin/runsc"
 OPTIONS = "--platform=ptrace --network=none --ignore-cgroups"
@@ -338,16 +339,79 @@ def test_nvproxy_gives_no_exclusive_gpu_by_env(
         assert "asks for devices that are exclusive" in Running(runsc, bundle).refused()
 
 
-def test_a_hook_says_that_it_cannot_look(real: str, node: Node, bundle: Bundle) -> None:
-    """With the adapter `hook` alone, whose entry an engine adds to config.json."""
-    bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
+def _as_reserved(bundle: Bundle) -> None:
+    """What NRI or CDI asked for before."""
     bundle.spec["process"]["env"].append(WANTED)
-    bundle.save()
+
+
+def _without_env(bundle: Bundle) -> None:
+    del bundle.spec["process"]["env"][1:]
+
+
+def _mounted_below(bundle: Bundle) -> None:
+    _as_reserved(bundle)
+    bundle.bind(bundle.directory / "evil/certs", "/etc/ssl/certs")
+
+
+def _behind_a_link(bundle: Bundle) -> None:
+    _as_reserved(bundle)
+    _link_to_etc(bundle)
+
+
+@pytest.mark.parametrize(
+    ("setting", "options", "reason"),
+    [
+        (_as_reserved, ["ro"], ""),
+        (_as_reserved, ["rw"], "mount /etc/ssl is not what the policy wants, and a hook cannot set mounts"),
+        (_as_reserved, [], "mount /etc/ssl is not what the policy wants, and a hook cannot set mounts"),
+        (_mounted_below, ["ro"], "mount /etc/ssl is not what the policy wants, and a hook cannot set mounts"),
+        (_without_env, ["ro"], "env REQUESTS_CA_BUNDLE is not what the policy wants, and a hook cannot set env"),
+        (_behind_a_link, ["ro"], "leads into the reserved mount /etc/ssl"),
+    ],
+)
+def test_the_hook_judges_by_config_json_and_links_what_it_cannot_look_at(
+    real: str, node: Node, bundle: Bundle, setting: Setting, options: list[str], reason: str
+) -> None:
+    """As the second line behind NRI, without the wrapper: it can put nothing into the sentry."""
     node.compile()
-    container = Running(real, bundle)
-    assert container.create() != 0
-    assert "gVisor" in json.dumps(node.logged())
-    assert Path(bundle.directory / "output").read_text()
+    if options:
+        bundle.bind(node.ca, "/etc/ssl", "rprivate", *options)
+    setting(bundle)
+    bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
+    bundle.save()
+    if not reason:
+        with Running(real, bundle) as container:
+            company(container)
+        assert node.logged() == []
+        return
+    assert Running(real, bundle).create() != 0
+    [event] = node.logged()
+    assert event["event"] == "container.denied"
+    assert reason in json.dumps(event["denials"]).replace('\\"', "")
+
+
+def test_an_exclusive_device_is_not_in_the_sentry(real: str, node: Node, bundle: Bundle) -> None:
+    """This runsc makes no node of linux.devices, but opens the node's device that a mount shows."""
+    machine = Machine(node, bundle)
+    bundle.spec["annotations"] = {}  # runsc starts a pod's container in its sandbox only
+    machine.give("/dev/gpu0", 0)
+    (machine.dev / "gpu-disk").unlink()  # runsc shows no block device, nor lists a directory with one
+    os.mknod(machine.dev / "null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    bundle.bind(machine.dev, "/opt/dev")
+    bundle.bind(machine.dev / "gpu0", "/opt/gpu0")
+    bundle.save()
+    with Running(real, bundle) as container:
+        assert "gpu0" not in container.exec("/bin/ls", "/dev")
+        assert {"gpu0", "null"} <= set(container.exec("/bin/ls", "/opt/dev").split())
+        for path in ("/opt/gpu0", "/opt/dev/gpu0"):
+            assert machine.opens(container, path) == "No such device or address", "it has no driver"
+        assert machine.opens(container, "/opt/dev/null") == ""
+    with Running(node.dispatcher(real), bundle) as container:
+        assert "gpu0" not in container.exec("/bin/ls", "/dev")
+        assert container.exec("/bin/ls", "/opt/dev") == ""
+        assert machine.opens(container, "/opt/gpu0") == "", "an empty file, the mount point"
+        assert machine.opens(container, "/tmp/made", minor=0) == "No such device or address"
+    assert machine.dropped() == ["/dev/gpu0", "/opt/dev", "/opt/gpu0", "linux.resources.devices"]
 
 
 def test_the_demo_shows_it(real: str) -> None:

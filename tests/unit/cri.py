@@ -7,14 +7,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import grpc
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Server
 
-from hook.core.base.protobuf import load
 from unit.support import CONTAINERD
 
-MESSAGES = load(Path(__file__).with_name("cri.proto"))
+MESSAGES = vars(grpc.protos("e2e/cri/cri.proto"))
 UID = CONTAINERD["io.kubernetes.cri.sandbox-uid"]
 NAMESPACE = CONTAINERD["io.kubernetes.cri.sandbox-namespace"]
 SANDBOX = CONTAINERD["io.kubernetes.cri.sandbox-id"]

@@ -317,7 +317,8 @@ class Crio(Engine[Files]):
         if NRI in choice.adapters:
             if choice.unit:
                 socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
-                artifacts, wiring.units = nri_unit(choice, socket)
+                default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
+                artifacts, wiring.units = nri_unit(choice, socket, self.handlers(now, {}), default)
                 wiring.artifacts += artifacts
             else:
                 wiring.notes[PLUGIN_IS_OURS] = False

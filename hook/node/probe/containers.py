@@ -44,7 +44,7 @@ from hook.node.systemd import command, which
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
 
-_HOME, _LIBRARIES = "/reassert", "/reassert/lib"
+HOME, _LIBRARIES = "/reassert", "/reassert/lib"
 
 _LOAD_SECONDS = 10.0
 
@@ -134,7 +134,7 @@ class ContainerStarter:
     def content(self, name: str, path: str, env: Pairs) -> str:
         """Returns what cat(1) prints of a file in a container. Raises NodeError."""
         asked = [f"--env={key}={value}" for key, value in env]
-        return self.call("exec", *asked, name, *self._sleep[:-1], f"{_HOME}/cat", path)
+        return self.call("exec", *asked, name, *self._sleep[:-1], f"{HOME}/cat", path)
 
     def remove(self, name: str) -> None:
         """Removes a container. Raises NodeError."""
@@ -234,15 +234,28 @@ def sleeper() -> tuple[bytes, list[str]]:
         finally:
             running.kill()
     files = {
-        f"{_HOME}/sleep": executable,
-        **({f"{_HOME}/cat": os.path.realpath(cat)} if cat else {}),
+        f"{HOME}/sleep": executable,
+        **({f"{HOME}/cat": os.path.realpath(cat)} if cat else {}),
         **{f"{_LIBRARIES}/{Path(path).name}": path for path in libraries},
     }
     loaders = [path for path in libraries if _LOADER.match(Path(path).name)]
-    command = [f"{_HOME}/sleep"]
+    command = [f"{HOME}/sleep"]
     if loaders:  # else it is a static program
         command = [f"{_LIBRARIES}/{Path(loaders[0]).name}", "--library-path", _LIBRARIES, *command]
     return _tar(files, _aliases(libraries)), command
+
+
+def unpack_cat(directory: str) -> list[str]:
+    """Unpacks cat(1), for a container that has HOME of this directory at its own HOME. Returns its command line there.
+
+    Raises NodeError, OSError.
+    """
+    tar, sleep = sleeper()
+    with tarfile.open(fileobj=io.BytesIO(tar)) as archive:
+        archive.extractall(directory)  # noqa: S202  # made here
+    for path, _, _ in os.walk(directory):
+        os.chmod(path, 0o755)  # noqa: S103  # the container's user may be any
+    return [*sleep[:-1], f"{HOME}/cat"]
 
 
 def _mapped(pid: int) -> tuple[str, list[str]]:

@@ -24,10 +24,12 @@ from urllib.parse import urlsplit
 from hook.core.base.system import stat_of
 from hook.core.container.identity import APP_TYPES, CONTAINERD, Identity
 from hook.node.errors import NodeError
+from hook.node.probe import containers
 from hook.node.probe.cri import CONTAINER as OWN
 from hook.node.probe.cri import EXITED, NODE, READY, CallFailed, Cri, information, parsed, uninterrupted
 from hook.node.probe.starter import (
     EXEC_SECONDS,
+    EXECUTABLE,
     MARKER,
     NAME,
     NOTHING_MORE,
@@ -40,6 +42,7 @@ from hook.node.probe.starter import (
     Process,
     Unsupported,
     abandoned,
+    in_sentry,
     new_token,
     own,
     processes,
@@ -210,12 +213,20 @@ class Pod:
         self._command = command
         self._token = token
         self._container = ""
+        self._cat: list[str] = []
+        self._tools = ""
         self.pid = 0
 
-    def start(self, handler: str, config: Mapping[str, Any], container: Mapping[str, Any]) -> None:
-        """Starts pod and container with kubelet's calls. Raises CallFailed, ContainerGone, NodeError."""
+    def start(self, handler: str, config: Mapping[str, Any], container: dict[str, Any]) -> None:
+        """Starts pod and container with kubelet's calls. Raises CallFailed, ContainerGone, NodeError, OSError."""
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
         try:
+            status = self._cri.call("PodSandboxStatus", pod_sandbox_id=sandbox, verbose=True)
+            if in_sentry(information(status).get("pid") or 0):
+                self._tools = scratch(EXECUTABLE)
+                self._cat = containers.unpack_cat(self._tools)
+                home = {"host_path": self._tools + containers.HOME, "container_path": containers.HOME, "readonly": True}
+                container["mounts"].append(home)
             created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
             self._container = created.container_id
             self._marks.add(self._container)
@@ -256,10 +267,14 @@ class Pod:
 
     def environ(self) -> list[str]:
         """Returns the environment of its first process. Raises ContainerGone, NodeError."""
+        if self._cat:
+            return os.fsdecode(self.content("/proc/1/environ")).rstrip("\0").split("\0")
         return Process(self.pid, self._token).environ()
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of the image's command, executed in it once more. Raises Unsupported, NodeError."""
+        if self._cat:
+            return os.fsdecode(self.content("/proc/self/environ", env)).rstrip("\0").split("\0")
         if not self._command:
             raise NodeError("the image has no command that could be executed in the container")
         if env:
@@ -280,8 +295,14 @@ class Pod:
         return found[1]
 
     def content(self, path: str, env: Pairs = ()) -> bytes:
-        """The sandbox image has no program that reads a file. Raises Unsupported."""
-        raise Unsupported("its image has no program that reads a file")
+        """Returns what cat(1) reads, which gVisor's test containers alone have. Raises Unsupported, NodeError."""
+        if env or not self._cat:
+            raise Unsupported("CRI's ExecSync has no env of its caller, and no other exec is tried in gVisor")
+        command = [*self._cat, path]
+        done = self._cri.call("ExecSync", container_id=self._container, cmd=command, timeout=int(EXEC_SECONDS))
+        if done.exit_code:
+            raise NodeError(f"cat {path} in the container: {done.stderr.decode(errors='replace').strip()}")
+        return bytes(done.stdout)
 
     def annotations(self) -> dict[str, str]:
         """Returns the annotations of its config.json: the shim's, or conmon's, working directory is a bundle."""
@@ -320,7 +341,8 @@ class Pod:
     def remove(self) -> None:
         """Stops and removes the pod with its containers. Raises NotRemoved, NodeError."""
         _remove_pods(self._cri, lambda token: token == self._token)
-        shutil.rmtree(self._logs, ignore_errors=True)
+        for directory in filter(None, (self._logs, self._tools)):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 @contextmanager

@@ -29,6 +29,9 @@ MARKER = "REASSERT_PROBE"
 NAME = "reassert-verify"
 """The prefix of the names of pods, containers, images and directories for test containers; a token follows."""
 
+EXECUTABLE = "/var/lib"
+"""Where `scratch` makes directories of programs: /run is often mounted with noexec."""
+
 UP_SECONDS = 10.0
 """Seconds to wait until the program of a started container runs; it loads almost nothing."""
 
@@ -67,10 +70,10 @@ def scratch(directory: str = "/run") -> str:
     return path
 
 
-def traces(directory: str = "/run") -> list[str]:
-    """Returns the directories of `scratch` that interrupted commands left. Raises OSError."""
-    names = [name for name in os.listdir(directory) if name.startswith(f"{NAME}-")]
-    return [f"{directory}/{name}" for name in sorted(names) if abandoned(name.removeprefix(f"{NAME}-"))]
+def traces(*directories: str) -> list[str]:
+    """Returns the directories of `scratch` that interrupted commands left; in /run and EXECUTABLE if none is given."""
+    found = [path for directory in directories or ("/run", EXECUTABLE) for path in Path(directory).glob(f"{NAME}-*")]
+    return [str(path) for path in sorted(found) if abandoned(path.name.removeprefix(f"{NAME}-"))]
 
 
 class Marks:

@@ -65,8 +65,8 @@ class Running:
     """A container that runs. `pid`, `started`: of its first process; `started` in clock ticks since the boot.
 
     `bundle`: "" if it is not known. `state`: the runtime's directory for it, "" if unknown. `created`: seconds since
-    the epoch. `config`: the path of its config.json, `identity`: what that says; "" and None if it cannot be read, and
-    then `problem` says why.
+    the epoch. `config`: the path of its config.json, `identity`: what that says; "" and None if it cannot be read.
+    `problem`: why that is so, or why the container itself cannot be looked at.
     """
 
     id: str
@@ -185,7 +185,7 @@ def _described(
     except (ReassertError, OSError) as error:
         path, problem = "", describe(error)
     if in_sentry(process.pid):
-        path, problem = "", "it runs in gVisor, whose kernel shows env and mounts to the container alone"
+        problem = "it runs in gVisor, whose kernel shows env and mounts to the container alone"
     about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
     return Running(*about, path, identity, problem)
 

@@ -153,7 +153,7 @@ def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> set[tupl
 
     def work() -> None:
         try:
-            containers = [c for c in running([container_id]) if c.config]
+            containers = [c for c in running([container_id]) if c.config and not c.problem]
             if len(containers) == 1:
                 found.append(_wrong(containers[0], decide))
         except (ReassertError, OSError, ValueError):

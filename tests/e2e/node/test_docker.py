@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from e2e.cri.client import wait_for
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
-from e2e.node.wired import PACKAGED, audited, package
+from e2e.node.wired import PACKAGED, audited, with_program_and_images
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 ADMINISTRATORS = """{
@@ -81,11 +81,7 @@ class Docker:
 def node(module_boot: Boot) -> BootedNode:
     """A node with docker, a policy, and a daemon.json."""
     files = {DAEMON_JSON: ADMINISTRATORS, "/etc/reassert/policy.yaml": POLICY}
-    node = module_boot("bookworm", files=files, docker=True, images=False)
-    package(node)
-    for archive in write_images(node.directory):
-        node.run("docker", "load", "--input", str(archive))
-    return node
+    return with_program_and_images(module_boot("bookworm", files=files, docker=True, images=False), "docker")
 
 
 def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
-from e2e.node.wired import FILES, PACKAGED, package
+from e2e.node.wired import FILES, PACKAGED, with_program_and_images
 from e2e.support import TOP
 
 CRIO = """\
@@ -31,11 +31,7 @@ def node(module_boot: Boot) -> BootedNode:
     }
     node = module_boot("bookworm", files=files, docker=True, images=False)
     node.path("/usr/local/bin/crio").chmod(0o755)
-    package(node)
-    for archive in write_images(node.directory):
-        for engine in ("docker", "podman"):
-            node.run(engine, "load", "--input", str(archive))
-    return node
+    return with_program_and_images(node, "docker", "podman")
 
 
 @pytest.mark.parametrize("engine", ["docker", "podman"])

@@ -6,36 +6,24 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.hostile import ENV as HOSTILE_ENV
-from e2e.cri.hostile import OVERRIDDEN, reserved_in
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.hostile import OVERRIDDEN, RESERVED, reserved_in
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS, RUNC, Handler, containerd_config, handler_config
 from e2e.node.files import differences
+from e2e.node.wired import COMPANY, PACKAGED, Wirable, audited, package, with_program_and_images
 from e2e.node.wired import FILES as CONTAINERD_FILES
-from e2e.node.wired import PACKAGED, Wirable, audited, package
 from e2e.support import need
 
 ARGUMENTS = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-metadata: {name: test}
-spec:
-  rules:
-  - name: company-ca
-    env:
-    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
-    mounts:
-    - {hostPath: /etc/company, mountPath: /etc/ssl}
-"""
 FILES = {
+    **COMPANY,
     "/etc/docker/daemon.json": json.dumps(
         {
             "runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ARGUMENTS}},
@@ -45,8 +33,6 @@ FILES = {
             "storage-driver": "vfs",
         }
     ),
-    "/etc/reassert/policy.yaml": POLICY,
-    "/etc/company/company.crt": "company\n",
     "/usr/local/bin/runsc-here": f'#!/bin/sh\nexec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"\n',
     "/etc/containers/containers.conf.d/10-gvisor.conf": '[engine.runtimes]\nrunsc = ["/usr/local/bin/runsc-here"]\n',
 }
@@ -76,15 +62,16 @@ def owner_of_null() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
     """A node with both engines and with runsc, which is one static program."""
-    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
     node = module_boot("bookworm", files=FILES, docker=True, images=False)
+    return with_program_and_images(with_runsc(node), "docker", "podman")
+
+
+def with_runsc(node: BootedNode) -> BootedNode:
+    """The node, with the machine's runsc, and a script before it."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
     shutil.copy("/usr/bin/runsc", node.directory / "runsc")
     node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
     node.run("chmod", "755", "/usr/local/bin/runsc-here")
-    package(node)
-    for archive in write_images(node.directory):
-        for engine in ("docker", "podman"):
-            node.run(engine, "load", "--input", str(archive))
     return node
 
 
@@ -105,6 +92,8 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
         call("run", "--detach", "--name", "stays", "--runtime=runsc", *LIMITS[engine], ENV, HOSTILE)
         assert call("exec", ENV, "stays", "sh", "-c", SHOW) == CORRECTED
         assert audited(node)["stays"] == (engine, "unknown")
+        explained = node.run(PACKAGED, "explain", "--container", "stays").stdout
+        assert "already what the policy wants. gVisor's kernel makes the mounts" in explained
         call("rm", "--force", "stays")
         said = json.loads(node.run(PACKAGED, "node", "verify", "--engine", engine, "--output=json", check=False).stdout)
         [handler] = [one for one in said["handlers"] if one["name"] == "runsc"]
@@ -119,10 +108,10 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
 GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untrusted pods", more="")
 
 
-@pytest.fixture(scope="module")
-def pods(module_boot: Boot) -> BootedNode:
-    """A node with containerd, whose runc.v2 shim calls runsc for one handler."""
-    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
+@pytest.fixture(scope="module", params=["trixie", "forky"])
+def pods(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
+    """A node with containerd 1.7 or 2.1, whose runc.v2 shim calls runsc for one handler."""
+    suite = request.param
     script = f"""#!/bin/sh
 # As boot.sh has it for runc, where root may not lower oom_score_adj.
 before=
@@ -132,41 +121,51 @@ for argument; do
     s:read forever [^"]*":exec /bin/busybox sleep 1000000":' "$argument/config.json"
   # The gofer that it makes for a pod's second container keeps the shim's pipe open, and the shim would wait for it.
   [ "$argument" != start ] || exec > /dev/null 2>&1
+  # The process of each container is the sandbox's to this shim, which waits for its end.
+  [ "$argument" != kill ] || {{ kill -KILL "$(cat "$bundle/init.pid")"; exit; }}
+  [ "$before" != --log ] || bundle=${{argument%/*}}
   before=$argument
 done
 exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
 """
     files = {**CONTAINERD_FILES, "/usr/local/bin/runsc-here": script}
-    node = module_boot("trixie", config=containerd_config(FORMATS["trixie"], (RUNC, GVISOR)), files=files)
-    shutil.copy("/usr/bin/runsc", node.directory / "runsc")
-    node.run("install", str(node.directory / "runsc"), "/usr/bin/runsc")
-    node.run("chmod", "755", "/usr/local/bin/runsc-here")
-    package(node)
+    node = module_boot(suite, config=containerd_config(FORMATS[suite], (RUNC, GVISOR)), files=files)
+    package(with_runsc(node))
     return node
 
 
-def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode) -> None:
+@pytest.mark.parametrize("adapters", ["runtime", "nri", "nri,runtime"])
+def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode, adapters: str) -> None:
+    """With `nri` alone the second line, base_runtime_spec's hook, reads config.json."""
     node = Wirable(pods, pods.snapshot(), PACKAGED)
     evil = pods.directory / "evil"
-    evil.mkdir()
+    evil.mkdir(exist_ok=True)
 
-    def seen() -> tuple[dict[str, str], dict[str, str], str]:
-        pod = node.hostile_pod("gvisor")
+    def seen(handler: str = "gvisor") -> tuple[dict[str, str], dict[str, str], str, str]:
+        pod = node.hostile_pod(handler)
         try:
-            container = pod.run(env=HOSTILE_ENV, mounts=[(str(evil), "/etc/ssl")])
+            # With both, NRI refuses a name that is there twice (docs/nri.md).
+            env = list(dict(HOSTILE_ENV).items()) if adapters == "nri,runtime" else HOSTILE_ENV
+            container = pod.run(env=env, mounts=[(str(evil), "/etc/ssl")])
             first, executed = (container.exec("/bin/cat", f"/proc/{pid}/environ") for pid in ("1", "self"))
+            [mount] = [row for row in container.exec("/bin/cat", "/proc/mounts").splitlines() if " /etc/ssl" in row]
             listed = container.exec("/bin/ls", "/etc/ssl").strip()
-            return reserved_in(first.split("\0")), reserved_in(executed.split("\0")), listed
+            return reserved_in(first.split("\0")), reserved_in(executed.split("\0")), listed, mount.split()[3][:2]
         finally:
-            with suppress(CriError):  # runc.v2's shim does not know runsc's words for a sandbox that has ended
-                pod.remove()
+            pod.remove()
 
-    assert seen()[0] == OVERRIDDEN
-    node.install("--no-probe")
+    assert (seen()[0], seen()[3]) == (OVERRIDDEN, "rw")
+    node.install("--adapter", adapters)
     try:
-        ours = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt"}
-        wanted = {**OVERRIDDEN, **ours}
-        assert seen() == (wanted, wanted, "company.crt")
+        wanted = {**OVERRIDDEN, **RESERVED}
+        assert seen() == (wanted, wanted, "company.crt", "ro")
+        assert seen("runc") == (wanted, wanted, "company.crt", "ro")
+        assert node.verified() == {"gvisor": "protected", "runc": "protected"}
+        if adapters == "nri":  # it is asked about no sandbox, where the annotation would count
+            pod = node.booted.cri.run_pod("gvisor", annotations={"dev.gvisor.spec.mount.ca.type": "tmpfs"})
+            with pytest.raises(CriError, match=r"dev\.gvisor\.spec\.mount\.ca\.type steers a runtime"):
+                pod.create()
+            pod.remove()
     finally:
         node.take_out()
 
@@ -179,7 +178,7 @@ def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(pods: Bo
     config = pods.path(CONFIG)
     before = config.read_text()
     shim = Handler("sandboxed", 'ConfigPath = "/etc/containerd/runsc.toml"', "gVisor", type="io.containerd.runsc.v1")
-    config.write_text(before + handler_config(FORMATS["trixie"], shim))
+    config.write_text(before + handler_config(FORMATS[pods.suite], shim))
     node = Wirable(pods, pods.snapshot(), PACKAGED)
     try:
         node.install("--no-probe")

@@ -9,25 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cri.client import wait_for
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
-from e2e.node.wired import PACKAGED, audited, package
+from e2e.node.wired import COMPANY, PACKAGED, audited, with_program_and_images
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-metadata: {name: test}
-spec:
-  rules:
-  - name: company-ca
-    env:
-    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
-    mounts:
-    - {hostPath: /etc/company, mountPath: /etc/ssl}
-"""
 EVENTS = "/var/log/reassert/events.jsonl"
 TOPS = ("/etc", "/opt", "/usr/local")
 ENV = "--env=REQUESTS_CA_BUNDLE=/tmp/evil"
@@ -65,12 +53,7 @@ class Podman:
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
     """A node with podman and a policy."""
-    files = {"/etc/reassert/policy.yaml": POLICY, "/etc/company/company.crt": "company\n"}
-    node = module_boot("bookworm", files=files, images=False)
-    package(node)
-    for archive in write_images(node.directory):
-        node.run("podman", "load", "--input", str(archive))
-    return node
+    return with_program_and_images(module_boot("bookworm", files=COMPANY, images=False), "podman")
 
 
 def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:

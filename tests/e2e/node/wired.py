@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from e2e.cri.client import Pod
-from e2e.cri.hostile import ENV, OVERRIDDEN, reserved_in
+from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
+from e2e.cri.images import write_images
 from e2e.node.booted import BootedNode
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, Handler, containerd_config
 from e2e.node.files import Snapshot, differences
@@ -56,6 +57,24 @@ FILES = {
 }
 
 
+COMPANY = {
+    "/etc/reassert/policy.yaml": """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  rules:
+  - name: company-ca
+    env:
+    - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
+    mounts:
+    - {hostPath: /etc/company, mountPath: /etc/ssl}
+""",
+    "/etc/company/company.crt": "company\n",
+}
+"""Files of a node of docker or podman: a policy, and what it reserves."""
+
+
 def usual_config(suite: str) -> str:
     """A config.toml with all of HANDLERS."""
     return containerd_config(FORMATS[suite], HANDLERS)
@@ -64,6 +83,15 @@ def usual_config(suite: str) -> str:
 def package(node: BootedNode) -> None:
     """Have the program where a package has it. There it stays, so a change need not put it in place, and is faster."""
     node.run("cp", "-rT", str(Path(PROGRAM).parent), str(Path(PACKAGED).parent))
+
+
+def with_program_and_images(node: BootedNode, *engines: str) -> BootedNode:
+    """The node, after `package`, with the images of the tests in docker or podman."""
+    package(node)
+    for archive in write_images(node.directory):
+        for engine in engines:
+            node.run(engine, "load", "--input", str(archive))
+    return node
 
 
 @dataclass
@@ -176,8 +204,7 @@ class Wirable:
 def assert_put_back(pod: Pod, overridden: bool = False, name: str = "c") -> None:
     """Run a hostile container in the pod: its process and an exec'ed one have what the node wants, or the author."""
     container = pod.run(name=name, env=ENV, mounts=[("/tmp", "/etc/ssl")])
-    ours = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": "/etc/ssl/certs/ca-certificates.crt"}
-    wanted = OVERRIDDEN if overridden else {**OVERRIDDEN, **ours}
+    wanted = OVERRIDDEN if overridden else {**OVERRIDDEN, **RESERVED}
     assert reserved_in(container.environ()) == wanted
     assert reserved_in(container.exec_environ()) == wanted
     assert ("company.crt" in container.exec("/bin/ls", "/etc/ssl")) != overridden

@@ -141,6 +141,43 @@ def ca(hooked: Hooked, **more: Any) -> dict[str, Any]:
     return {"name": "ca", "mounts": [{"hostPath": str(hooked.node.source), "mountPath": "/etc/ssl", **more}]}
 
 
+@pytest.fixture
+def sentry(hooked: Hooked) -> Iterator[Hooked]:
+    """The container's process is gVisor's, whose name it has."""
+    (hooked.bundle / "rootfs/etc/ssl").mkdir(parents=True)
+    (hooked.bundle / "rootfs/x").symlink_to("etc")
+    hooked.policy({"name": "ca", "mounts": [{"hostPath": str(hooked.directory), "mountPath": "/etc/ssl"}]})
+    with subprocess.Popen(["runsc-sandbox", "600"], executable="/bin/sleep") as process:
+        hooked.pid = process.pid
+        yield hooked
+        process.kill()
+
+
+CANNOT_MOUNT = "mount /etc/ssl is not what the policy wants, and a hook cannot set mounts"
+
+
+@pytest.mark.parametrize(
+    ("options", "other", "reason"),
+    [
+        (["ro"], "/data", ""),
+        (["ro"], "/x/ssl", "mount /x/ssl leads into the reserved mount /etc/ssl"),
+        (["ro"], "/etc/ssl/below", CANNOT_MOUNT),
+        (["rw"], "/data", CANNOT_MOUNT),
+        (["ro", "rro"], "/data", CANNOT_MOUNT),
+        ([], "/data", CANNOT_MOUNT),
+    ],
+)
+def test_in_gvisor_config_json_and_links_are_judged(
+    sentry: Hooked, options: list[str], other: str, reason: str
+) -> None:
+    """Whatever comes behind the reserved mount: NRI sorts them, and so does gVisor."""
+    ours = {**bind("/etc/ssl", str(sentry.directory)), "options": ["rbind", "rprivate", *options]}
+    sentry.write(mounts=[*([ours] if options else []), bind(other, "/var/empty")])
+    status, line = sentry.run()
+    assert (status, reason in line) == (int(bool(reason)), True)
+    assert line or not (sentry.directory / "events").exists()
+
+
 @pytest.mark.parametrize(
     "arguments", [[], ["createRuntime", "prestart"], ["startContainer"], ["--real=/x", "prestart"]]
 )

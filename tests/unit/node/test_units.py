@@ -8,7 +8,7 @@ import pytest
 
 from hook.node import services
 from hook.node.change.files import State
-from hook.node.engines.base import NRI, RUNTIME, Choice, Wiring
+from hook.node.engines.base import NRI, RUNTIME, Choice, Handler, Wiring
 from hook.node.errors import NodeError
 from hook.node.services import PLUGIN, SERVICE
 from unit.node.fake import FakeNode
@@ -44,6 +44,22 @@ def test_without_an_agent_the_plugin_has_a_service_of_its_own() -> None:
     state = dict(artifacts)[f"/etc/systemd/system/{PLUGIN}"]
     assert state
     assert f"\nExecStart={PROGRAM} nri --socket /run/other.sock\n" in state.content.decode()
+
+
+@pytest.mark.parametrize("front", ["", "/opt/reassert/front"])
+def test_the_plugin_is_told_which_handlers_are_gvisors(root_dir: Path, front: str) -> None:
+    """By what their runtimes say of themselves. A handler without a name in NRI's requests is the default one."""
+    runsc, runc = root_dir / "any", root_dir / "runsc"
+    for path, version in ((runsc, "runsc version 1"), (runc, "runc version 1")):
+        path.write_text(f"#!/bin/sh\necho {version}\n")
+        path.chmod(0o755)
+    names = {"gvisor": str(runsc), "runc": str(runc), "kata": "", "no pod's = 1": str(runsc)}
+    handlers = [Handler(name, path, ()) for name, path in names.items()]
+    for default, told in (("runc", " --gvisor=gvisor"), ("gvisor", " --gvisor=gvisor --gvisor=")):
+        [(_, state), *_] = services.nri_unit(choice(front), "/var/run/nri/nri.sock", handlers, default)[0]
+        assert state
+        line = f'Environment="NRI=--nri{told}"' if front else f"ExecStart={PROGRAM} nri{told}"
+        assert line in state.content.decode().splitlines()
 
 
 # -- from one wiring to another

@@ -242,3 +242,38 @@ def test_what_a_runtime_does_not_say_is_unknown() -> None:
     request.container.annotations["io.kubernetes.container.type"] = "sandbox"
     assert identify(request.pod, request.container, "containerd").types == APP_TYPES
     assert (found.kubernetes, found.cdi) == (True, identify(request.pod, request.container, "cri-o").cdi)
+
+
+def test_the_mounts_of_gvisors_handlers_alone_lack_the_option_that_runsc_refuses(root_dir: Path) -> None:
+    rule = {"name": "ca", "mounts": [{"hostPath": str(root_dir), "mountPath": "/etc/ssl", "readOnly": True}]}
+    with running(root_dir, document(rule)) as plugin:
+        plugin.decider.gvisor = frozenset(("", "gvisor"))
+        options = {}
+        for handler in ("", "gvisor", "runc", "gvisor2"):
+            [mount] = adjusted(plugin.create([], pod={"runtime_handler": handler})).mounts
+            options[handler] = "rro" in mount.options, "ro" in mount.options
+        assert options == dict.fromkeys(("", "gvisor"), (False, True)) | dict.fromkeys(
+            ("runc", "gvisor2"), (True, True)
+        )
+
+
+@pytest.mark.parametrize(
+    ("handler", "key", "allowed", "starts"),
+    [
+        ("gvisor", "dev.gvisor.spec.mount.ca.type", [], False),
+        ("gvisor", "dev.gvisor.spec.mount.ca.type", ["dev.gvisor.spec.mount.ca.*"], True),
+        ("gvisor", "dev.gvisor.spec.cgroup-parent", [], True),
+        ("gvisor", "run.oci.hooks.stderr", [], True),
+        ("runc", "dev.gvisor.spec.mount.ca.type", [], True),
+    ],
+)
+def test_a_pods_annotation_that_steers_the_sentry_refuses_its_containers(
+    root_dir: Path, handler: str, key: str, allowed: list[str], starts: bool
+) -> None:
+    """GVisor takes those of the sandbox, for which no plugin is asked; NRI cannot remove a pod's."""
+    rule = {"name": "ca", "env": [{"name": "A", "value": "1"}]}
+    with running(root_dir, document(rule, allowedAnnotations=allowed)) as plugin:
+        plugin.decider.gvisor = frozenset(("gvisor",))
+        answer = plugin.create([], pod={"runtime_handler": handler, "annotations": {key: "tmpfs"}})
+        assert (answer.status.code == 0) == starts
+        assert starts or f"annotation {key}" in answer.status.message

@@ -153,7 +153,7 @@ def test_no_pause_is_too_long_for_a_return_within_two_seconds() -> None:
 @pytest.mark.parametrize(("absent", "longest"), [(True, ABSENT_PAUSE), (False, LONGEST_PAUSE)])
 def test_pauses_grow_and_less_so_while_nobody_listens(root_dir: Path, absent: bool, longest: float) -> None:
     """A runtime that is there and sends us away would be asked as often."""
-    chosen = Namespace(socket=f"{root_dir}/nri", policy=f"{root_dir}/none", store=f"{root_dir}/store")
+    chosen = Namespace(socket=f"{root_dir}/nri", policy=f"{root_dir}/none", store=f"{root_dir}/store", gvisor=[])
     report = Report(f"{root_dir}/events", NoMetrics())
     service = Service(chosen, "10", report, None)
     pauses: list[float] = []

@@ -129,6 +129,15 @@ def test_container_that_was_corrected_is_said_to_be(root_dir: Path, capsys: pyte
     assert capsys.readouterr().out.splitlines()[-1].startswith("result     corrected by reassert at create")
 
 
+def test_mounts_in_gvisor_are_explained_as_runsc_gets_them(root_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the option rro, and not as seen in the container: no look from outside tells what the sentry mounted."""
+    files = Files(root_dir, CA)
+    assert explain(str(files.config), str(files.policy), "/nowhere", "table", gvisor=True) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "/etc (rbind,rprivate,ro) " in said
+    assert "started corrected. gVisor's kernel makes the mounts" in said
+
+
 def test_draft_that_a_node_would_refuse_is_explained_with_a_warning(
     root_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

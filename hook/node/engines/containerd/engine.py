@@ -203,7 +203,7 @@ class Containerd(Engine[Dump]):
         switched = False
         if NRI_ADAPTER in choice.adapters:
             switched = bool(notes.get("nri")) or bool(toml.get(dump, (*NRI, "disable"), True))
-            self._nri(dump, choice, wiring)
+            self._nri(dump, choice, notes, wiring)
         if switched:
             settings[*NRI, "disable"] = False
         required = VALIDATOR.settings(dump, choice, notes)
@@ -282,14 +282,15 @@ class Containerd(Engine[Dump]):
             raise NodeError(f"the default handler {default} calls no runc; name an existing one with --runtime-class")
         return {wanted: known[default]}, wanted
 
-    def _nri(self, dump: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
+    def _nri(self, dump: Dump, choice: Choice, notes: dict[str, Any], wiring: Wiring) -> None:
         """Adds the plugin's service, unless something else runs the plugin. Raises NodeError for containerd 1.6."""
         if self.version < (1, 7):
             raise NodeError(f"{self.title} has no NRI, which needs 1.7 or later; use --adapter runtime")
         if not choice.unit:
             return
         socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
-        artifacts, wiring.units = nri_unit(choice, socket)
+        default = str(toml.get(dump, (*cri(dump), "containerd", "default_runtime_name"), ""))
+        artifacts, wiring.units = nri_unit(choice, socket, self.handlers(dump, notes), default)
         wiring.artifacts += artifacts
 
     def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring, enables: bool) -> None:

@@ -136,7 +136,7 @@ class Engine:
                 raise CallFailed("container is already in removing state")
         if method == "ContainerStatus":
             return message("ContainerStatusResponse", status=self.status, info={"info": '{"pid": 0}'})
-        return SimpleNamespace(pod_sandbox_id="s", container_id="c", containers=[])
+        return SimpleNamespace(pod_sandbox_id="s", container_id="c", containers=[], info={})
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_a_probe_has_what_kubelet_sends() -> None:
         asked[method] = fields
         if method == "CreateContainer":
             raise CallFailed("enough")
-        return SimpleNamespace(pod_sandbox_id="s", items=[SimpleNamespace(id="s", state=READY, labels={})])
+        return SimpleNamespace(pod_sandbox_id="s", info={}, items=[SimpleNamespace(id="s", state=READY, labels={})])
 
     starter._cri = SimpleNamespace(call=answer)  # type: ignore[assignment]  # a stand-in
     with pytest.raises(NotStarted, match="enough"):
