@@ -9,7 +9,7 @@ import time
 from hook.core.base.errors import TooLarge, Unacceptable, describe
 from hook.core.base.system import is_shortage, read_file, timestamp
 from hook.core.container.identity import Identity
-from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, REMOUNTABLE, SETTINGS, WOULD_DENY, is_probe
+from hook.core.events import DENIED, EDITED, ENTRIES, ERROR, HELD, INEXACT, REMOUNTABLE, SETTINGS, WOULD_DENY, is_probe
 from hook.core.facts import Container
 from hook.core.facts.gather import gather
 from hook.core.plan import ALL, Plan, plan
@@ -92,7 +92,7 @@ class Case:
     and may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
     `in_sentry`: the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too.
     `asks`: where the engine can be asked about a Spec's container: the directory of the store, and None or a function
-    that asks in place of hook.core.facts.cri. None: no engine is asked.
+    that asks in place of hook.core.facts.cri. None: no engine is asked. `inexact_claims`: as in Facts.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Case:
         self.still_waits: Callable[[], None] = lambda: None
         self.status: Callable[[str], posix.stat_result] = posix.stat
         self.asks: tuple[str, Ask | None] | None = None
-        self.error_path = ""
+        self.error_path = self.inexact_claims = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.in_sentry = False
         self.reads_node, self.decides_audited = False, True  # whether to decide `audited_rules` as well
@@ -145,8 +145,10 @@ class Case:
 
     def contain(self, policy: Policy, identity: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
-        facts = gather(policy, identity, matches, self.read)
+        ask = self.asks[1] if self.asks else None
+        facts = gather(policy, identity, matches, self.read, ask, self.container_id)
         self.reads_node = False
+        self.inexact_claims = facts.inexact_claims or self.inexact_claims
         if self.in_sentry:
             facts.directories = set()
         if facts.devices is not None:
@@ -181,9 +183,11 @@ class Case:
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
         other = done.draft or done.denials or done.remountable or self.audited_rules or decided.policy.warning
-        if not (made or decided.denials or decided.errors or other):
+        if not (made or decided.denials or decided.errors or other or self.inexact_claims):
             return None
         event = draft_event(self) if is_draft else container_event(self)
+        if self.inexact_claims:
+            event["claims"] = self.inexact_claims
         plan_event(event, decided, done, made)
         if self.audited_rules or "tried" in (done.draft or ()):
             from hook.core.audited import tell
@@ -238,11 +242,12 @@ def plan_event(
     acts = not reasons and not plan.audit_only()
     if done.draft is not None:
         edits = _complete(done.draft, event, edits)
-    kind = ERROR if plan.errors else EDITED if edits else REMOUNTABLE if done.remountable else HELD
+    kind = REMOUNTABLE if done.remountable else INEXACT if "claims" in event and not plan.policy.warning else HELD
+    kind = ERROR if plan.errors else EDITED if edits else kind
     if reasons:
         kind = WOULD_DENY if plan.audit_only() else DENIED
     event["event"] = kind
-    event["level"] = "error" if kind == DENIED else "info" if kind == EDITED else "warning"
+    event["level"] = "error" if kind == DENIED else "info" if kind in (EDITED, INEXACT) else "warning"
     event["applied"] = acts and bool(done.verified)
     event["verified"] = done.verified if acts else ""
     if acts and edits and not done.verified:

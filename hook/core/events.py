@@ -44,6 +44,8 @@ WOULD_DENY = "container.would-deny"
 """The container started because the mode is Audit; Enforce mode would have refused it."""
 REMOUNTABLE = "container.remountable"
 """No edit was needed; the container can make reserved mounts writable."""
+INEXACT = "container.claims"
+"""No edit was needed; devices of resource claims that the container may not have count as its own (`claims`)."""
 HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 

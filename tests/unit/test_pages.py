@@ -126,6 +126,7 @@ def test_every_event_is_described() -> None:
         events.ERROR,
         events.HELD,
         events.REMOUNTABLE,
+        events.INEXACT,
         report.DRIFTED,
     }
     kinds |= {report.CONNECTED, report.DISCONNECTED, report.VIOLATION, report.RELIEVED, report.UNREAD, report.POLICY}

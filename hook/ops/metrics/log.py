@@ -28,6 +28,7 @@ _OUTCOMES = {
     events.WOULD_DENY: "audited",
     events.ERROR: "failed",
     events.REMOUNTABLE: "unchanged",
+    events.INEXACT: "unchanged",
     events.HELD: "unchanged",
 }
 
