@@ -145,8 +145,7 @@ class Case:
 
     def contain(self, policy: Policy, identity: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
-        ask = self.asks[1] if self.asks else None
-        facts = gather(policy, identity, matches, self.read, ask, self.container_id)
+        facts = gather(policy, identity, matches, self.read, self.asks or ("", None), self.container_id)
         self.reads_node = False
         self.inexact_claims = facts.inexact_claims or self.inexact_claims
         if self.in_sentry:

@@ -6,7 +6,7 @@ from hook.core.base.errors import Unacceptable, Undecided, describe
 from hook.core.base.mountinfo import status_of
 from hook.core.base.system import is_shortage
 from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
-from hook.core.container.identity import DOCKER, SANDBOX, Identity
+from hook.core.container.identity import CONTAINERD, DOCKER, SANDBOX, Identity
 from hook.core.facts import Facts
 from hook.core.policy.entries import ALLOCATED, EXCLUSIVE
 from hook.core.policy.model import Policy, Rule
@@ -32,17 +32,17 @@ def gather_allocated(
     rules: "list[Rule]",
     read: "Callable[[str, int], bytes]",
     check_source: "Callable[[Facts, str], None]",
-    ask: "Ask | None",
+    asks: "tuple[str, Ask | None]",
     container_id: str,
 ) -> None:
     """Read the container's device allocations and its claims, and what the rules reserve of them.
 
     `read`: reads kubelet's device checkpoint, and its record of resource claims. `check_source`: looks at a hostPath.
-    `ask`, `container_id`: as in hook.core.decide.Case.
+    `asks`, `container_id`: as in hook.core.decide.Case, with an empty name of the store if no engine is asked.
     """
     _read_allocations(facts, policy, identity, read)
     if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
-        _read_claims(facts, policy, identity, identity.uid, read, ask, container_id)
+        _read_claims(facts, policy, identity, identity.uid, read, asks, container_id)
     trusted = [entry for rule in rules for env in rule.env for entry in env.trusted]
     if trusted and identity.kubernetes and not facts.allocation_problem:
         from hook.core.facts.sharing import held_by  # only a policy that uses it loads it
@@ -107,12 +107,13 @@ def _read_claims(
     identity: Identity,
     uid: str,
     read: "Callable[[str, int], bytes]",
-    ask: "Ask | None",
+    asks: "tuple[str, Ask | None]",
     container_id: str,
 ) -> None:
     """Read the container's resource claims (Dynamic Resource Allocation), and what their CDI devices place.
 
-    Without the CDI devices that kubelet asked for, kubelet is asked which of the pod's claims are the container's.
+    Where NRI does not tell the CDI devices that kubelet asked for, containerd is asked, which knows them once the
+    container is created (not yet at NRI's request); else kubelet is asked which of the pod's claims the container has.
     """
     path = policy.kubelet_root + "/dra_manager_state"
     try:
@@ -128,10 +129,15 @@ def _read_claims(
     try:
         facts.claims = claims(data, uid, path, identity.cdi)
         if facts.claims and identity.cdi is None:
-            from hook.core.facts.cri import GET, ask_in_time  # only a pod with claims loads it
+            from hook.core.facts.cri import DEVICES, GET, ask_in_time  # only a pod with claims loads it
 
-            said = (ask or ask_in_time)(policy.kubelet_root, GET, container_id, identity)
-            facts.claims, facts.inexact_claims = of_container(facts.claims, said, identity.container)
+            store, ask = asks[0], asks[1] or ask_in_time
+            asked = ask(store, DEVICES, container_id, identity) if store and identity.engine == CONTAINERD else None
+            if asked:
+                facts.claims = claims(data, uid, path, [*asked])
+            else:
+                said = ask(policy.kubelet_root, GET, container_id, identity)
+                facts.claims, facts.inexact_claims = of_container(facts.claims, said, identity.container)
         for claim in facts.claims:
             edits = edits_of_claim(claim.cdi, str(claim))
             for name, values in env_of(edits).items():

@@ -18,7 +18,7 @@ import posix
 import time
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.jsontext import Malformed
+from hook.core.base.jsontext import Malformed, parse
 from hook.core.base.system import read_file, trusted
 from hook.core.container.allocation import fields, message
 from hook.core.container.identity import APP_TYPES, CONTAINERD, CRIO
@@ -41,13 +41,16 @@ DIRECTORY = "cri"
 
 POD, CONTAINER = "PodSandboxStatus", "ContainerStatus"
 
+DEVICES = "CDI_devices"
+"""ContainerStatus with `verbose`, which asks containerd for the CDI devices that kubelet asked for."""
+
 GET = "Get"
 """The method of PodResources, stable in Kubernetes 1.36. In place of a store it is given kubelet's root."""
 
 POD_RESOURCES = "pod-resources/kubelet.sock"
 """kubelet's socket, below its root."""
 
-_SERVICES = {GET: "v1.PodResourcesLister"}
+_PATHS = {GET: "v1.PodResourcesLister/Get", DEVICES: "runtime.v1.RuntimeService/ContainerStatus"}
 
 TYPE = "io.kubernetes.container.type"
 """kubelet's annotation of a container in CRI: init, container or ephemeral (pkg/kubelet/kuberuntime/labels.go)."""
@@ -119,7 +122,8 @@ def ask_in_time(store: str, method: str, asked_id: str, identity: "Identity") ->
 def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds: float) -> "Answer":
     """The labels of a pod, or the annotations of a container, in CRI. None if no engine knows it.
 
-    With GET: the claims of each container of a pod, as `NAMESPACE/NAME` with spaces between them.
+    With DEVICES: as keys, the container's CDI devices; none as well where the engine does not keep them. With GET: the
+    claims of each container of a pod, as `NAMESPACE/NAME` with spaces between them.
     `store`: the directory of the compiled policy. Raises TimeoutError if an engine has not answered in this time.
     """
     deadline = time.monotonic() + seconds
@@ -137,7 +141,8 @@ def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds:
                 found = _of_containers(_call(path, method, _pod(identity), deadline), identity)
             else:
                 socket = read_file(path, 4096).decode().rstrip("\n")
-                found = _answer(method, _call(socket, method, _field(1, asked_id), deadline), identity)
+                verbose = b"\x10\1" if method == DEVICES else b""
+                found = _answer(method, _call(socket, method, _field(1, asked_id) + verbose, deadline), identity)
         except _Busy:
             time.sleep(_PAUSE)
             late = time.monotonic() > deadline
@@ -165,8 +170,16 @@ def _answer(method: str, answer: bytes, identity: "Identity") -> "Answer":
     else:
         labels = _pairs(status, 12)
         of = [labels.get("io.kubernetes.pod.namespace", ""), labels.get("io.kubernetes.pod.uid", "")]
-        found = _pairs(status, 13)
+        found = _pairs(status, 13) if method == CONTAINER else _devices(_pairs(answer, 2).get("info", "{}"))
     return found if of == [identity.namespace, identity.uid] else None
+
+
+def _devices(info: str) -> "dict[str, str]":
+    """The CDI devices in what containerd tells of a container beside its status. Raises Malformed."""
+    told = parse(info)
+    config = told.get("config") if isinstance(told, dict) else None
+    devices = config.get("CDI_devices") if isinstance(config, dict) else None
+    return {str(each.get("name")): "" for each in devices or () if isinstance(each, dict)}
 
 
 def _of_containers(answer: bytes, identity: "Identity") -> "Answer":
@@ -210,7 +223,7 @@ def _call(path: str, method: str, asked: bytes, deadline: float) -> bytes:
     headers = (
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", f"/{_SERVICES.get(method, 'runtime.v1.RuntimeService')}/{method}"),
+        (":path", f"/{_PATHS.get(method, 'runtime.v1.RuntimeService/' + method)}"),
         (":authority", "localhost"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),

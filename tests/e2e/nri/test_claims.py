@@ -15,7 +15,7 @@ from unit.kubelet import claim, state
 from unit.podresources import PodResources, answer
 from unit.support import FIXTURES
 
-from e2e.cri.client import CriError, Pod
+from e2e.cri.client import Container, CriError, Pod
 from e2e.cri.fixtures import StartPod
 from e2e.cri.kubelet import Kubelet, assert_nothing_but_the_allocated_opens
 from e2e.cri.node import Containerd
@@ -126,6 +126,22 @@ def other_node(node: Node, containerd: Containerd, claimed: Claimed) -> Iterator
     path.unlink()
 
 
+def assert_only_its_own(container: Container, number: int) -> None:
+    """Env, mount, node and cgroup rule of the toy driver's device, and nothing of the other one."""
+    for environ in (container.environ(), container.exec_environ()):
+        assert [entry for entry in environ if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-{number}"]
+    assert [mount[1] for mount in container.mounts("/toy")] == [f"/toy/gpu-{number}"]
+    assert [entry for entry in container.exec("/bin/ls", "/dev").split() if "toy" in entry] == [f"toygpu{number}"]
+    for device, minor in ((1, 11), (2, 12)):
+        container.exec("/bin/busybox", "mknod", f"/tmp/gpu{device}", "c", "1", str(minor))
+        opened = ["/bin/sh", "-c", f": > /tmp/gpu{device}"]
+        if (device, number) == (1, 1):
+            container.exec(*opened)
+        else:
+            with pytest.raises(AssertionError, match="No such device" if device == number else "not permitted"):
+                container.exec(*opened)
+
+
 @pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
 def test_each_container_has_its_own_claim(
     start_pod: StartPod,
@@ -148,18 +164,7 @@ def test_each_container_has_its_own_claim(
         for number, name in ((1, "left"), (2, "right")):
             hostile = [(TOY, f"claim-gpu-{3 - number}"), ("NVIDIA_VISIBLE_DEVICES", "all")]
             own = pod.run(name=name, env=hostile, cdi=[claimed.devices[number - 1]])
-            for environ in (own.environ(), own.exec_environ()):
-                assert [entry for entry in environ if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-{number}"]
-            assert [mount[1] for mount in own.mounts("/toy")] == [f"/toy/gpu-{number}"]
-            assert [entry for entry in own.exec("/bin/ls", "/dev").split() if "toy" in entry] == [f"toygpu{number}"]
-            for device, minor in ((1, 11), (2, 12)):
-                own.exec("/bin/busybox", "mknod", f"/tmp/gpu{device}", "c", "1", str(minor))
-                opened = ["/bin/sh", "-c", f": > /tmp/gpu{device}"]
-                if (device, number) == (1, 1):
-                    own.exec(*opened)
-                else:
-                    with pytest.raises(AssertionError, match="No such device" if device == number else "not permitted"):
-                        own.exec(*opened)
+            assert_only_its_own(own, number)
         none = pod.run(name="none", env=[(TOY, "claim-gpu-2")])
         assert [entry for entry in none.environ() if entry.startswith(TOY + "=")] == [f"{TOY}=none"]
         assert "toy" not in none.exec("/bin/ls", "/dev")
@@ -170,3 +175,21 @@ def test_each_container_has_its_own_claim(
     assert {event.get("claims") for event in node.logged() if event.get("id") == late.id} == {
         "kubelet's PodResources gave no answer"
     }
+
+
+def test_of_a_claim_of_two_requests_each_container_has_its_own(
+    start_pod: StartPod, containerd: Containerd, claimed: Claimed, other_node: Path, node: Node
+) -> None:
+    """containerd knows the devices that kubelet asked for; kubelet does not tell them apart, and is not asked."""
+    note = node.store / "cri/containerd"  # as `node install` writes it
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(f"{containerd.directory}/containerd.sock\n")
+    try:
+        pod = start_pod("wrapped")
+        claimed.record(pod)
+        for number, name in ((1, "left"), (2, "right")):
+            hostile = [(TOY, f"claim-gpu-{3 - number}"), ("NVIDIA_VISIBLE_DEVICES", "all")]
+            assert_only_its_own(pod.run(name=name, env=hostile, cdi=[claimed.devices[number - 1]]), number)
+        assert not any("claims" in event for event in node.logged())
+    finally:
+        note.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -209,7 +208,7 @@ def test_a_socket_that_others_can_replace(node: Recorded, kubelet: PodResources)
     kubelet.socket.parent.chmod(0o777)
     as_without_an_answer(node, NO_ANSWER)
     kubelet.socket.parent.chmod(0o755)
-    os.chown(kubelet.socket, 1, 0)
+    kubelet.socket.chmod(0o777)
     as_without_an_answer(node, NO_ANSWER)
     assert kubelet.asked == []
 
