@@ -1,14 +1,13 @@
 """What only the engine knows of a container: the pod's labels, its type; and what only kubelet knows, its claims.
 
 config.json has none of them. CRI's PodSandboxStatus has the labels; ContainerStatus has kubelet's annotation with the
-type.
-Loaded only for policies that need one of them (`Policy.asks`), and an engine is asked only if the answer decides. The
-sockets are those of the engines that `node install` has wired: no pod, image or config.json names one. An answer counts
-only for a pod of the container's own namespace and UID.
+type, and containerd's has the CDI devices that kubelet asked for. Loaded only for policies that need one of them
+(`Policy.asks`), or for a pod with claims, and an engine is asked only if the answer decides. The sockets are those of
+the engines that `node install` has wired: no pod, image or config.json names one. An answer counts only for a pod of
+the container's own namespace and UID.
 
-kubelet's PodResources has the claims of each container, but no init containers, no requests and no pod UIDs. So an
-answer only narrows what dra_manager_state has for the pod's UID (hook.core.container.claims), and who could forge one
-would gain nothing.
+kubelet's PodResources has the claims of each container, but no init containers, no requests and no pod UIDs. An answer
+about claims or their devices only narrows what dra_manager_state has for the pod's UID (hook.core.container.claims).
 
 Both are gRPC, which is HTTP/2 (RFC 9113). Here a connection has one request, and of the answer only the message counts:
 an error has none. Builtins only, and `_socket`.
@@ -65,7 +64,7 @@ KUBELETS_SECONDS = 1.0
 """The same for kubelet, which answered within 0.15 s in 21 creates. The NRI plugin has 1.5 s for its own answer."""
 
 _PAUSE = 0.05
-"""Seconds until kubelet is asked again that refused by its rate limit (100 calls a second, after 10 at once)."""
+"""Seconds until kubelet is asked again that refused a call by its rate limit: of 100 at once it answered 11."""
 
 _GRPC_STATUS = b"\x9a\xca\xc8\xb2\x12\x34\xda\x8f"
 """`grpc-status` as HPACK's Huffman code has it (RFC 7541, appendix B), which servers in Go write."""
