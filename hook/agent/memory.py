@@ -33,9 +33,7 @@ class Memory:
         self.checkpoints: FileCache[bytes] = FileCache(2)
         self.bundles: FileCache[str] = FileCache(_DECISIONS)
         self.decisions: FileCache[Reserved | None] = FileCache(_DECISIONS)
-        self.answers: dict[
-            str, dict[str, str]
-        ] = {}  # of CRI, by id: the labels of a pod, the annotations of a container
+        self.answers: dict[tuple[str, str], dict[str, str]] = {}  # of hook.core.facts.cri, by method and id
         self.starts = WarmStarts()
         self.options: dict[tuple[str, str], Options] = {}
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader

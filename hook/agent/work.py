@@ -293,9 +293,9 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
-        """Asks an engine as a cold start does, and caches the answer. Raises Fallback without a timely one."""
+        """Asks as a cold start does, and caches an answer for each container. Raises Fallback without a timely one."""
         kept = self._memory.answers
-        found = kept.get(asked_id)
+        found = kept.get((method, asked_id))
         if found is None:
             try:
                 found = cri.asked(directory, method, asked_id, identity, self._deadline - time.monotonic())
@@ -303,8 +303,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                 raise Fallback(LATE) from None
             if found is not None and sum(len(key + value) for key, value in found.items()) <= _LONGEST:
                 while len(kept) >= _ANSWERS:
-                    kept.pop(next(iter(kept), ""), None)
-                kept[asked_id] = found
+                    kept.pop(next(iter(kept), ("", "")), None)
+                kept[method, asked_id] = found
         return found
 
     def replace(self, path: str, data: bytes) -> None:

@@ -3,7 +3,7 @@
 Few policies have both, so a container start without such rules does not load this module. Builtins only.
 """
 
-from hook.core.events import EDITED, ENTRIES, HELD, WOULD_DENY
+from hook.core.events import EDITED, ENTRIES, HELD, INEXACT, WOULD_DENY
 from hook.core.policy.model import AUDIT, FAIL
 
 TYPE_CHECKING = False
@@ -64,7 +64,7 @@ def tell(
     if not enforced and not made:
         event.update(applied=False, verified="")
         event.pop("asked", None)
-    if event["event"] in (EDITED, HELD):
+    if event["event"] in (EDITED, HELD, INEXACT):
         reasons = event["denials"] + (event["errors"] if decided.policy.failure_policy == FAIL else [])
         if reasons:
             event.update(event=WOULD_DENY, level="warning")

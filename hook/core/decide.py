@@ -15,6 +15,7 @@ from hook.core.events import (
     ENTRIES,
     ERROR,
     HELD,
+    INEXACT,
     NODE_PATHS,
     REMOUNTABLE,
     SETTINGS,
@@ -105,7 +106,7 @@ class Case:
     and may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
     `in_sentry`: the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too.
     `asks`: where the engine can be asked about a Spec's container: the directory of the store, and None or a function
-    that asks in place of hook.core.facts.cri. None: no engine is asked.
+    that asks in place of hook.core.facts.cri. None: no engine is asked. `inexact_claims`: as in Facts.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Case:
         self.still_waits: Callable[[], None] = lambda: None
         self.status: Callable[[str], posix.stat_result] = posix.stat
         self.asks: tuple[str, Ask | None] | None = None
-        self.error_path = ""
+        self.error_path = self.inexact_claims = ""
         self.began = time.time_ns(), time.monotonic_ns()
         self.in_sentry = False
         self.reads_node, self.decides_audited = False, True  # whether to decide `audited_rules` as well
@@ -158,8 +159,9 @@ class Case:
 
     def contain(self, policy: Policy, identity: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
-        facts = gather(policy, identity, matches, self.read)
+        facts = gather(policy, identity, matches, self.read, self.asks or ("", None), self.container_id)
         self.reads_node = False
+        self.inexact_claims = facts.inexact_claims or self.inexact_claims
         if self.in_sentry:
             facts.directories = set()
         if facts.devices is not None:
@@ -194,9 +196,12 @@ class Case:
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
         made = decided.edits if done.edits is None else done.edits
         other = done.draft or done.denials or done.remountable or self.audited_rules or decided.policy.warning
-        if not (made or decided.denials or decided.errors or other or decided.node_paths or done.node_paths):
+        other = other or self.inexact_claims or decided.node_paths or done.node_paths
+        if not (made or decided.denials or decided.errors or other):
             return None
         event = draft_event(self) if is_draft else container_event(self)
+        if self.inexact_claims:
+            event["claims"] = self.inexact_claims
         plan_event(event, decided, done, made)
         if self.audited_rules or "tried" in (done.draft or ()):
             from hook.core.audited import tell
@@ -252,12 +257,12 @@ def plan_event(
     if done.draft is not None:
         edits = _complete(done.draft, event, edits)
     paths = done.node_paths or plan.node_paths
-    kind = NODE_PATHS if paths else HELD
+    kind = HELD if plan.policy.warning else NODE_PATHS if paths else INEXACT if "claims" in event else HELD
     kind = ERROR if plan.errors else EDITED if edits else REMOUNTABLE if done.remountable else kind
     if reasons:
         kind = WOULD_DENY if plan.audit_only() else DENIED
     event["event"] = kind
-    event["level"] = "error" if kind == DENIED else "info" if kind == EDITED else "warning"
+    event["level"] = "error" if kind == DENIED else "info" if kind in (EDITED, INEXACT) else "warning"
     event["applied"] = acts and bool(done.verified)
     event["verified"] = done.verified if acts else ""
     if acts and edits and not done.verified:

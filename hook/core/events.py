@@ -46,6 +46,8 @@ REMOUNTABLE = "container.remountable"
 """No edit was needed; the container can make reserved mounts writable."""
 NODE_PATHS = "container.node-paths"
 """No edit was needed; a volume of the container reaches files of an engine, or of reassert."""
+INEXACT = "container.claims"
+"""No edit was needed; devices of resource claims that the container may not have count as its own (`claims`)."""
 HELD = "policy.held"
 """No edit was needed; the policy file on disk is newer than the policy in force."""
 

@@ -173,6 +173,7 @@ def as_json(decided: Plan, container: Container, config: str, audited: AuditedRu
             for a in container.facts.allocations
         ],
         "claims": [{"name": c.name, "cdiDevices": c.cdi} for c in container.facts.claims],
+        "inexactClaims": container.facts.inexact_claims or None,
         **_described(decided),
         "tried": _described(audited) if audited is not None else None,
         "outcome": _outcome(decided, container),
@@ -229,6 +230,8 @@ def as_table(decided: Plan, container: Container, config: str, audited: AuditedR
         parts += ["", table(rows, ["RULE", "APPLIES", "WHY"])]
     for claim in container.facts.claims:
         parts += ["", _line("claimed", f"{claim}: {' '.join(claim.cdi)}")]
+    if container.facts.inexact_claims:
+        parts.append(_line("", f"perhaps not all of them: {container.facts.inexact_claims}"))
     for allocation in container.facts.allocations:
         what = " ".join([f"{name}={value}" for name, value in allocation.env.items()] + allocation.cdi)
         parts += ["", _line("allocated", f"{allocation}: {what}")]

@@ -127,6 +127,7 @@ def test_every_event_is_described() -> None:
         events.HELD,
         events.REMOUNTABLE,
         events.NODE_PATHS,
+        events.INEXACT,
         report.DRIFTED,
     }
     kinds |= {report.CONNECTED, report.DISCONNECTED, report.VIOLATION, report.RELIEVED, report.UNREAD, report.POLICY}

@@ -32,22 +32,31 @@ CONVERT_SECONDS = 20.0
 """How long a start waits for the conversion of a CDI spec from YAML to JSON."""
 
 
-def env_of_devices(
-    names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES, claim: str = ""
-) -> "dict[str, list[str]]":
+def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES) -> "dict[str, list[str]]":
     """The values that the specs of fully qualified devices (`vendor/class=name`) set, by env name.
 
-    `claim`: the resource claim that the devices are of; each must then be defined. Raises Undecided if a spec of these
-    devices cannot be read, or if a user other than root can write to it.
+    Raises Undecided if a spec of these devices cannot be read, or if a user other than root can write to it.
     """
-    values: dict[str, list[str]] = {}
+    return env_of(edits_of_devices(names, directories))
+
+
+def edits_of_claim(
+    names: "list[str]", claim: str, directories: "tuple[str, ...]" = DIRECTORIES
+) -> "list[tuple[str, dict[str, object]]]":
+    """As `edits_of_devices`, for the devices of a resource claim, each of which must be defined. Raises Undecided."""
     found = edits_of_devices(names, directories)
-    missing = [name for name in names if claim and name not in [device for device, _ in found]]
+    missing = [name for name in names if name not in [device for device, _ in found]]
     if missing:
         raise Undecided(
             f"{claim}: no CDI spec in {' or '.join(directories)} defines its device {missing[0]}; "
             "its DRA driver writes it: see the driver's log, and recreate the pod"
         )
+    return found
+
+
+def env_of(found: "list[tuple[str, dict[str, object]]]") -> "dict[str, list[str]]":
+    """The values that the `containerEdits` of devices set, by env name."""
+    values: dict[str, list[str]] = {}
     for _, edits in found:
         for entry in items(edits, "env", str):
             key, _, value = entry.partition("=")

@@ -1,11 +1,13 @@
-"""The CDI devices that a pod's resource claims gave it (Dynamic Resource Allocation). Loaded for `exclusive` only.
+"""The CDI devices that a pod's resource claims gave it (Dynamic Resource Allocation). Only nodes with claims load it.
 
 kubelet keeps the claims of its pods in dra_manager_state. It holds pod UIDs, but no container names: which of a pod's
-containers a claim is for stands in the pod alone. kubelet writes the file before it creates the pod's sandbox.
+containers a claim is for stands in the pod, and kubelet's PodResources tells it (hook.core.facts.cri). kubelet writes
+the file before it creates the pod's sandbox.
 """
 
 from hook.core.base.errors import Undecided
 from hook.core.base.jsontext import Malformed, decode, parse
+from hook.core.container.cdi import items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +21,34 @@ class Unknown(Malformed):
 
 
 class Claim:
-    """A resource claim of a pod. `cdi`: fully qualified CDI device names."""
+    """A resource claim of a pod. `cdi`: fully qualified CDI device names. `requests`: how many requests it has.
 
-    def __init__(self, namespace: str, name: str, cdi: "list[str]") -> None:
+    `is_whole`: whether the container is known to have all of these devices. `mounts`: (host path, container path,
+    options). `devices`: (host path, container path, permissions). Both are what the CDI specs of the devices place.
+    """
+
+    def __init__(self, namespace: str, name: str, cdi: "list[str]", requests: int = 1) -> None:
         self.namespace = namespace
         self.name = name
         self.cdi = cdi
+        self.requests = requests
+        self.is_whole = False
+        self.mounts: list[tuple[str, str, list[str]]] = []
+        self.devices: list[tuple[str, str, str]] = []
+
+    def place(self, edits: "dict[str, Any]") -> None:
+        """Add what `containerEdits` place, as far as it is restored: bind mounts, and nodes that the node has.
+
+        CDI's default of `permissions` is rwm. NRI cannot give `m`, and a container that has the node needs no mknod(2).
+        """
+        for mount in items(edits, "mounts", dict):
+            options = items(mount, "options", str)
+            if not {"bind", "rbind"}.isdisjoint(options):
+                self.mounts.append((str(mount.get("hostPath")), str(mount.get("containerPath")), options))
+        for node in items(edits, "deviceNodes", dict):
+            if "major" not in node:
+                path = str(node.get("path"))
+                self.devices.append((str(node.get("hostPath") or path), path, str(node.get("permissions") or "rw")))
 
     def __str__(self) -> str:
         return f"claim {self.name}"
@@ -58,15 +82,39 @@ def claims(data: bytes, uid: str, path: str, asked: "list[str] | None" = None) -
         return found
     for claim in found:
         claim.cdi = [name for name in claim.cdi if name in asked]
+        claim.is_whole = True
     return [claim for claim in found if claim.cdi]
 
 
+def of_container(
+    found: "list[Claim]", said: "dict[str, str] | None", container: "str | None"
+) -> "tuple[list[Claim], str]":
+    """Those of a pod's claims that the container names, and why its devices are not known exactly, or "".
+
+    `said`: the claims of each container (hook.core.facts.cri), None without an answer. A claim of which nothing is said
+    counts for each container of the pod. A container that names a claim may have named one of several requests.
+    """
+    if said is None:
+        return found, "kubelet's PodResources gave no answer"
+    if container not in said:
+        return found, "kubelet's PodResources does not list the container; it lists no init containers"
+    if not {f"{claim.namespace}/{claim.name}" for claim in found}.issuperset(" ".join(said.values()).split()):
+        return found, "kubelet's PodResources lists another pod of this name"
+    named = said[container].split()
+    found = [claim for claim in found if f"{claim.namespace}/{claim.name}" in named]
+    for claim in found:
+        claim.is_whole = claim.requests < 2
+    several = [str(claim) for claim in found if not claim.is_whole]
+    return found, f"kubelet's PodResources does not tell the requests of {several[0]} apart" if several else ""
+
+
 def _claim(entry: "dict[str, Any]") -> Claim:
-    names = []
+    names, requests = [], set()
     for driver in _object(entry, "DriverState").values():
         for device in driver.get("Devices") or [] if isinstance(driver, dict) else ():
             names += [str(name) for name in _member(device, "CDIDeviceIDs", list)]
-    return Claim(str(entry.get("Namespace")), str(entry.get("ClaimName")), names)
+            requests.add(str(_member(device, "RequestNames", list)))
+    return Claim(str(entry.get("Namespace")), str(entry.get("ClaimName")), names, len(requests))
 
 
 def _object(entry: object, member: str) -> "dict[str, Any]":

@@ -16,8 +16,9 @@ class Facts:
     read. `absent_sources`: hostPaths that do not exist. `directories`: hostPaths that are directories. `allocations`:
     the device plugins' allocations to the container. `allocation_problem`: why they are unknown, or "". `cdi_env`: the
     values that CDI specs of the allocated devices set, by env name. `device_nodes`: OCI device objects without `path`,
-    by host path; None for a directory. `claims`: the pod's resource claims, for any container of it. `claimed_env`: the
-    values of env that CDI specs of their devices set, by name, each with the claim. `shared`: allocations to pods whose
+    by host path; None for a directory. `claims`: the pod's resource claims that may be the container's.
+    `inexact_claims`: why it may not have all of their devices, or "". `claimed_env`: the values of env that CDI specs
+    of their devices set, by name, each with the claim. `shared`: allocations to pods whose
     devices the container may name (hook.core.facts.sharing). `devices`: for `exclusive` rules.
     """
 
@@ -31,9 +32,14 @@ class Facts:
         self.cdi_env: dict[str, list[str]] = {}
         self.device_nodes: dict[str, dict[str, object] | None] = {}
         self.claims: list[Claim] = []
+        self.inexact_claims = ""
         self.claimed_env: dict[str, list[tuple[str, str]]] = {}
         self.shared: list[Allocation] = []
         self.devices: Devices | None = None
+
+    def given(self) -> "list[Allocation | Claim]":
+        """What gave the container mounts and devices that are restored if they are missing."""
+        return [*self.allocations, *[claim for claim in self.claims if claim.is_whole]]
 
 
 class Container:

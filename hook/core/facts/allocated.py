@@ -6,15 +6,17 @@ from hook.core.base.errors import Unacceptable, Undecided, describe
 from hook.core.base.mountinfo import status_of
 from hook.core.base.system import is_shortage
 from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
-from hook.core.container.identity import DOCKER, SANDBOX, Identity
+from hook.core.container.identity import CONTAINERD, DOCKER, SANDBOX, Identity
 from hook.core.facts import Facts
 from hook.core.policy.entries import ALLOCATED, EXCLUSIVE
 from hook.core.policy.model import Policy, Rule
-from hook.core.reserve import devices, env, mounts
+from hook.core.reserve import devices, mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hook.core.facts.cri import Ask
 
 CLAIMS_LIMIT = 64 * 1024 * 1024
 """Maximum size of kubelet's record of resource claims in bytes. A claim is about 400 bytes."""
@@ -30,14 +32,17 @@ def gather_allocated(
     rules: "list[Rule]",
     read: "Callable[[str, int], bytes]",
     check_source: "Callable[[Facts, str], None]",
+    asks: "tuple[str, Ask | None]",
+    container_id: str,
 ) -> None:
-    """Read the container's device allocations and its pod's claims, and what the rules reserve of them.
+    """Read the container's device allocations and its claims, and what the rules reserve of them.
 
     `read`: reads kubelet's device checkpoint, and its record of resource claims. `check_source`: looks at a hostPath.
+    `asks`, `container_id`: as in hook.core.decide.Case, with an empty name of the store if no engine is asked.
     """
     _read_allocations(facts, policy, identity, read)
     if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
-        _read_claims(facts, policy, identity.uid, identity.cdi, read)
+        _read_claims(facts, policy, identity, identity.uid, read, asks, container_id)
     trusted = [entry for rule in rules for env in rule.env for entry in env.trusted]
     if trusted and identity.kubernetes and not facts.allocation_problem:
         from hook.core.facts.sharing import held_by  # only a policy that uses it loads it
@@ -50,7 +55,7 @@ def gather_allocated(
     if patterns and not facts.allocation_problem:
         _read_devices(facts, patterns)
     for rule in rules:
-        for allocation in facts.allocations:
+        for allocation in facts.given():
             for source, _, _ in allocation.mounts if mounts.PART in rule.allocations else []:
                 check_source(facts, source)
             for path, _, _ in allocation.devices if devices.PART in rule.allocations else []:
@@ -92,16 +97,23 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
 
 def _uses_claims(rule: Rule) -> bool:
     """Whether the rule needs the pod's resource claims."""
-    listed = rule.raw_lists.get(EXCLUSIVE) or env.KIND in rule.allocations
+    listed = rule.raw_lists.get(EXCLUSIVE) or rule.allocations
     return bool(listed) or ALLOCATED in [entry.source for entry in rule.env]
 
 
 def _read_claims(
-    facts: Facts, policy: Policy, uid: str, asked: "list[str] | None", read: "Callable[[str, int], bytes]"
+    facts: Facts,
+    policy: Policy,
+    identity: Identity,
+    uid: str,
+    read: "Callable[[str, int], bytes]",
+    asks: "tuple[str, Ask | None]",
+    container_id: str,
 ) -> None:
-    """Read the pod's resource claims (Dynamic Resource Allocation), and the env that their CDI devices set.
+    """Read the container's resource claims (Dynamic Resource Allocation), and what their CDI devices place.
 
-    `asked`: the CDI devices that kubelet asked for, for this container; None: unknown, so it may have all of the pod's.
+    Where NRI does not tell the CDI devices that kubelet asked for, containerd is asked, which knows them once the
+    container is created (not yet at NRI's request); else kubelet is asked which of the pod's claims the container has.
     """
     path = policy.kubelet_root + "/dra_manager_state"
     try:
@@ -111,14 +123,27 @@ def _read_claims(
     except (OSError, Undecided) as error:
         facts.allocation_problem = _problem(error, path)
         return
-    from hook.core.container.cdi import env_of_devices  # only a node with claims loads them
-    from hook.core.container.claims import claims
+    from hook.core.container.cdi import edits_of_claim, env_of  # only a node with claims loads them
+    from hook.core.container.claims import claims, of_container
 
     try:
-        facts.claims = claims(data, uid, path, asked)
+        facts.claims = claims(data, uid, path, identity.cdi)
+        if facts.claims and identity.cdi is None:
+            from hook.core.facts.cri import DEVICES, GET, ask_in_time  # only a pod with claims loads it
+
+            store, ask = asks[0], asks[1] or ask_in_time
+            asked = ask(store, DEVICES, container_id, identity) if store and identity.engine == CONTAINERD else None
+            if asked:
+                facts.claims = claims(data, uid, path, [*asked])
+            else:
+                said = ask(policy.kubelet_root, GET, container_id, identity)
+                facts.claims, facts.inexact_claims = of_container(facts.claims, said, identity.container)
         for claim in facts.claims:
-            for name, values in env_of_devices(claim.cdi, claim=str(claim)).items():
+            edits = edits_of_claim(claim.cdi, str(claim))
+            for name, values in env_of(edits).items():
                 facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
+            for _, each in edits:
+                claim.place(each)
     except Undecided as error:
         facts.allocation_problem = _problem(error)
 

@@ -1,11 +1,15 @@
-"""What only the engine knows of a container: the pod's labels, and whether it is an init container.
+"""What only the engine knows of a container: the pod's labels, its type; and what only kubelet knows, its claims.
 
-config.json has neither. CRI's PodSandboxStatus has the labels; ContainerStatus has kubelet's annotation with the type.
-Loaded only for policies that need one of them (`Policy.asks`), and an engine is asked only if the answer decides. The
-sockets are those of the engines that `node install` has wired: no pod, image or config.json names one. An answer counts
-only for a pod of the container's own namespace and UID.
+config.json has none of them. CRI's PodSandboxStatus has the labels; ContainerStatus has kubelet's annotation with the
+type, and containerd's has the CDI devices that kubelet asked for. Loaded only for policies that need one of them
+(`Policy.asks`), or for a pod with claims, and an engine is asked only if the answer decides. The sockets are those of
+the engines that `node install` has wired: no pod, image or config.json names one. An answer counts only for a pod of
+the container's own namespace and UID.
 
-CRI is gRPC, which is HTTP/2 (RFC 9113). Here a connection has one request, and of the answer only the message counts:
+kubelet's PodResources has the claims of each container, but no init containers, no requests and no pod UIDs. An answer
+about claims or their devices only narrows what dra_manager_state has for the pod's UID (hook.core.container.claims).
+
+Both are gRPC, which is HTTP/2 (RFC 9113). Here a connection has one request, and of the answer only the message counts:
 an error has none. Builtins only, and `_socket`.
 """
 
@@ -13,7 +17,7 @@ import posix
 import time
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.jsontext import Malformed
+from hook.core.base.jsontext import Malformed, parse
 from hook.core.base.system import read_file, trusted
 from hook.core.container.allocation import fields, message
 from hook.core.container.identity import APP_TYPES, CONTAINERD, CRIO
@@ -36,6 +40,17 @@ DIRECTORY = "cri"
 
 POD, CONTAINER = "PodSandboxStatus", "ContainerStatus"
 
+DEVICES = "CDI_devices"
+"""ContainerStatus with `verbose`, which asks containerd for the CDI devices that kubelet asked for."""
+
+GET = "Get"
+"""The method of PodResources, stable in Kubernetes 1.36. In place of a store it is given kubelet's root."""
+
+POD_RESOURCES = "pod-resources/kubelet.sock"
+"""kubelet's socket, below its root."""
+
+_PATHS = {GET: "v1.PodResourcesLister/Get", DEVICES: "runtime.v1.RuntimeService/ContainerStatus"}
+
 TYPE = "io.kubernetes.container.type"
 """kubelet's annotation of a container in CRI: init, container or ephemeral (pkg/kubelet/kuberuntime/labels.go)."""
 
@@ -44,6 +59,15 @@ NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 
 SECONDS = 2.0
 """The longest wait of a cold start for one answer. containerd's shim and CRI-O wait longer for a runtime."""
+
+KUBELETS_SECONDS = 1.0
+"""The same for kubelet, which answered within 0.15 s in 21 creates. The NRI plugin has 1.5 s for its own answer."""
+
+_PAUSE = 0.05
+"""Seconds until kubelet is asked again that refused a call by its rate limit: of 100 at once it answered 11."""
+
+_GRPC_STATUS = b"\x9a\xca\xc8\xb2\x12\x34\xda\x8f"
+"""`grpc-status` as HPACK's Huffman code has it (RFC 7541, appendix B), which servers in Go write."""
 
 _SANDBOX_ID = {CONTAINERD: "io.kubernetes.cri.sandbox-id", CRIO: "io.kubernetes.cri-o.SandboxID"}
 """The annotation of a container with the id of its sandbox, which the engine writes over one of the pod."""
@@ -89,7 +113,7 @@ def _undecided(policy: "Policy", identity: "Identity") -> "set[str]":
 def ask_in_time(store: str, method: str, asked_id: str, identity: "Identity") -> "Answer":
     """As `asked`, but None without a timely answer."""
     try:
-        return asked(store, method, asked_id, identity, SECONDS)
+        return asked(store, method, asked_id, identity, KUBELETS_SECONDS if method == GET else SECONDS)
     except TimeoutError:
         return None
 
@@ -97,21 +121,32 @@ def ask_in_time(store: str, method: str, asked_id: str, identity: "Identity") ->
 def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds: float) -> "Answer":
     """The labels of a pod, or the annotations of a container, in CRI. None if no engine knows it.
 
+    With DEVICES: as keys, the container's CDI devices; none as well where the engine does not keep them. With GET: the
+    claims of each container of a pod, as `NAMESPACE/NAME` with spaces between them.
     `store`: the directory of the compiled policy. Raises TimeoutError if an engine has not answered in this time.
     """
     deadline = time.monotonic() + seconds
     late = False
-    directory = f"{store}/{DIRECTORY}"
+    directory = store if method == GET else f"{store}/{DIRECTORY}"
     try:
-        names = sorted(posix.listdir(directory))
+        names = [POD_RESOURCES] if method == GET else sorted(posix.listdir(directory))
     except OSError:
         return None
     for name in names:
         path = f"{directory}/{name}"
         try:
             trusted(path)
-            answer = _call(read_file(path, 4096).decode().rstrip("\n"), method, asked_id, deadline)
-            found = _answer(method, answer, identity)
+            if method == GET:
+                found = _of_containers(_call(path, method, _pod(identity), deadline), identity)
+            else:
+                socket = read_file(path, 4096).decode().rstrip("\n")
+                verbose = b"\x10\1" if method == DEVICES else b""
+                found = _answer(method, _call(socket, method, _field(1, asked_id) + verbose, deadline), identity)
+        except _Busy:
+            time.sleep(_PAUSE)
+            late = time.monotonic() > deadline
+            names += [] if late else [name]
+            continue
         except TimeoutError:
             late = True
             continue
@@ -134,8 +169,35 @@ def _answer(method: str, answer: bytes, identity: "Identity") -> "Answer":
     else:
         labels = _pairs(status, 12)
         of = [labels.get("io.kubernetes.pod.namespace", ""), labels.get("io.kubernetes.pod.uid", "")]
-        found = _pairs(status, 13)
+        found = _pairs(status, 13) if method == CONTAINER else _devices(_pairs(answer, 2).get("info", "{}"))
     return found if of == [identity.namespace, identity.uid] else None
+
+
+def _devices(info: str) -> "dict[str, str]":
+    """The CDI devices in what containerd tells of a container beside its status. Raises Malformed."""
+    told = parse(info)
+    config = told.get("config") if isinstance(told, dict) else None
+    devices = config.get("CDI_devices") if isinstance(config, dict) else None
+    return {str(each.get("name")): "" for each in devices or () if isinstance(each, dict)}
+
+
+def _of_containers(answer: bytes, identity: "Identity") -> "Answer":
+    """The claims in a GetPodResourcesResponse; None if it is about another pod. Numbers: k8s.io/kubelet's api.proto."""
+    pod = message(answer).get(1)
+    if not isinstance(pod, bytes) or pod[: len(_pod(identity))] != _pod(identity):
+        return None
+    found = {}
+    for container in [content for field, content in fields(pod) if field == 3 and isinstance(content, bytes)]:
+        claims = [message(content) for field, content in fields(container) if field == 5]
+        pairs = [[part.decode() for part in (c.get(3), c.get(2)) if isinstance(part, bytes)] for c in claims]
+        name = message(container).get(1)
+        found[name.decode() if isinstance(name, bytes) else ""] = " ".join(["/".join(pair) for pair in pairs])
+    return found
+
+
+def _pod(identity: "Identity") -> bytes:
+    """Name and namespace of a pod, as the first fields of PodResources' request and of what it has on a pod."""
+    return _field(1, str(identity.pod)) + _field(2, str(identity.namespace))
 
 
 def _pairs(status: object, number: int) -> "dict[str, str]":
@@ -149,20 +211,23 @@ def _pairs(status: object, number: int) -> "dict[str, str]":
     return pairs
 
 
-def _call(path: str, method: str, asked_id: str, deadline: float) -> bytes:
-    """The message that answers a status call for an id; empty if the engine answers with an error. Raises OSError."""
+class _Busy(Malformed):
+    """The answer is RESOURCE_EXHAUSTED."""
+
+
+def _call(path: str, method: str, asked: bytes, deadline: float) -> bytes:
+    """The message that answers a call; empty if the answer is an error. Raises OSError, Malformed, _Busy."""
     from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM, socket
 
     headers = (
         (":method", "POST"),
         (":scheme", "http"),
-        (":path", f"/runtime.v1.RuntimeService/{method}"),
+        (":path", f"/{_PATHS.get(method, 'runtime.v1.RuntimeService/' + method)}"),
         (":authority", "localhost"),
         ("content-type", "application/grpc"),
         ("te", "trailers"),
     )
     encoded = b"".join([b"\0" + _string(name) + _string(value) for name, value in headers])  # RFC 7541, 6.2.2
-    asked = b"\n" + _string(asked_id)  # field 1, the id
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     try:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -197,6 +262,8 @@ def _body(connection: "_socket.socket", deadline: float) -> bytes:
             raise Malformed("no answer of CRI")
         if kind == _DATA:
             body += content
+        elif kind == _HEADERS and _GRPC_STATUS + b"\x018" in content:
+            raise _Busy
         if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
             return body
 
@@ -205,8 +272,17 @@ def _frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return len(content).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + content
 
 
+def _field(number: int, text: str) -> bytes:
+    """A string field of a protobuf message. Raises ValueError for more than a name of Kubernetes may have (253)."""
+    data = text.encode()
+    size = len(data)
+    if size > 253:
+        raise ValueError
+    return bytes((number << 3 | 2, *([size] if size < 128 else [size & 127 | 128, size >> 7]))) + data
+
+
 def _string(text: str) -> bytes:
-    """A string in HPACK and in protobuf. Raises ValueError from 127 bytes on, whose length takes more than one byte."""
+    """A string in HPACK. Raises ValueError from 127 bytes on, whose length takes more than one byte."""
     data = text.encode()
     if len(data) > 126:
         raise ValueError

@@ -13,21 +13,28 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hook.core.container.identity import Identity
+    from hook.core.facts.cri import Ask
 
 
 def gather(
-    policy: Policy, identity: "Identity", matches: "list[Match]", read: "Callable[[str, int], bytes]" = read_file
+    policy: Policy,
+    identity: "Identity",
+    matches: "list[Match]",
+    read: "Callable[[str, int], bytes]" = read_file,
+    asks: "tuple[str, Ask | None]" = ("", None),
+    container_id: str = "",
 ) -> Facts:
     """Read the files, hostPaths, device nodes and device allocations that the rules that apply need.
 
-    `read`: reads kubelet's device checkpoint, and its record of resource claims.
+    `read`: reads kubelet's device checkpoint, and its record of resource claims. `asks`, `container_id`:
+    as in hook.core.decide.Case, with an empty name of the store if no engine is asked.
     """
     facts = Facts()
     rules = [match.rule for match in matches if match.applies]
     if True in [rule.uses_allocations for rule in rules]:
         from hook.core.facts.allocated import gather_allocated
 
-        gather_allocated(facts, policy, identity, rules, read, check_source)
+        gather_allocated(facts, policy, identity, rules, read, check_source, asks, container_id)
     skipped: dict[str, str] = {}
     if policy.mode == AUDIT or True in [rule.is_audited for rule in rules]:
         from hook.core.facts.network_filesystems import untouched

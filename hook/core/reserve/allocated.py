@@ -62,18 +62,19 @@ def env_value(
 
 
 def _claimed_value(name: str, allocated: bool, container: "Container") -> "tuple[str, str] | None":
-    """The value that the CDI spec of a resource claim set, and the claim. None if the container shows none of them.
+    """The value that the CDI spec of a resource claim set, and the claim. None if the container has none of them.
 
-    kubelet's record does not say for which of the pod's containers a claim is; process.env does. A CDI spec's value is
-    the last entry of its name. `allocated`: a device plugin set the name for this container; then only the last entry
-    shows that the claim's value is right.
+    Where it is not known which of the devices are the container's, process.env tells it. A CDI spec's value is the last
+    entry of its name. `allocated`: a device plugin set the name for this container; then only the last entry shows that
+    the claim's value is right.
     """
     claims = dict(container.facts.claimed_env.get(name, ()))
     there = _values(name, container) if claims else []
     for value in there[-1:] if allocated else reversed(there):
         if value is not None and value in claims:
             return value, claims[value]
-    return None
+    whole = [str(claim) for claim in container.facts.claims if claim.is_whole and not allocated]
+    return next(((value, claim) for value, claim in reversed(claims.items()) if claim in whole), None)
 
 
 def _values(name: str, container: "Container") -> "list[str | None]":
@@ -100,13 +101,13 @@ def _allocated_value(name: str, set_by: "list[Allocation]", container: "Containe
 
 
 def mounts_of(rule: "Rule", facts: "Facts") -> "list[tuple[Mount, str]]":
-    """The mounts of device plugins, each with its allocation, with the options that config.json has for them."""
+    """The mounts of device plugins and claims, each with its origin and the options that config.json has for it."""
     mounts = []
-    for allocation in facts.allocations:
-        for source, destination, read_only in allocation.mounts:
+    for allocation in facts.given():
+        for source, destination, how in allocation.mounts:
             path = clean(destination)
             if not any(path == tree or is_below(path, tree) for tree in BUILT_BY_THE_RUNTIME):
-                options = ["rbind", "rprivate", "ro" if read_only else "rw"]
+                options = how if isinstance(how, list) else ["rbind", "rprivate", "ro" if how else "rw"]
                 mount = Mount(source, path, options, [], False, VOLUMES_ABOVE in rule.allocations)
                 mounts.append((mount, str(allocation)))
     return mounts

@@ -101,7 +101,7 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
     facts = container.facts
     wanted: dict[str, PlaceDevice] = {}
     for rule in rules:
-        for allocation in facts.allocations if PART in rule.allocations else []:
+        for allocation in facts.given() if PART in rule.allocations else []:
             for host, inside, access in allocation.devices:
                 if host in facts.absent_sources:
                     outcome.deny(rule.name, KIND, f"allocated device {host} does not exist on this node")

@@ -29,6 +29,7 @@ _OUTCOMES = {
     events.ERROR: "failed",
     events.REMOUNTABLE: "unchanged",
     events.NODE_PATHS: "unchanged",
+    events.INEXACT: "unchanged",
     events.HELD: "unchanged",
 }
 

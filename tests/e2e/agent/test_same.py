@@ -9,12 +9,15 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from reality.warm import TIMES
 from unit.cri import SANDBOX, Engine
+from unit.podresources import PodResources
+from unit.podresources import recorded as answered
 from unit.support import CONTAINERD, FIXTURES
 from unit.support import config as of_pod
 
@@ -155,6 +158,24 @@ def test_pod_labels(both: Both) -> None:
         late = both.result(both.warm, data, ["create", "0a"])
         assert (late[0], reason_of(bytes(str(late[2]), "utf-8"))) == (WENT_COLD, "late")
         assert _corrected(both.result(both.cold, data, ["create", "0a"]))
+
+
+def test_resource_claims(both: Both) -> None:
+    """The agent asks kubelet once for a container, a cold start each time. Without an answer, the claim may be its own.
+
+    The pod's claim is another container's. No CDI spec of its device is here, so nothing can be decided without one.
+    """
+    both.policy("allocated")
+    recorded = FIXTURES / "kubelet/k1.36-dra"
+    root = both.agent.node.directory / "kubelet"
+    shutil.copy(recorded / "dra_manager_state.all", root / "dra_manager_state")
+    data = config((recorded / "f-sidecar.main.0.config.json").read_bytes())
+    refused = both.same(data, ["create", "0a"])
+    assert (refused[0], "no CDI spec" in str(refused[2])) == (1, True)
+    with closing(PodResources(root, answered("f-sidecar.main.0"))) as kubelet:
+        for _ in range(2):
+            assert both.same(data, ["create", "0a"])[0] == 0
+        assert kubelet.asked == ["dra/f-sidecar"] * 3
 
 
 def _corrected(result: list[object]) -> bool:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import zlib
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from unit.kubelet import claim, state
+from unit.podresources import PodResources, answer
 from unit.support import FIXTURES
 
-from e2e.cri.client import CriError, Pod
+from e2e.cri.client import Container, CriError, Pod
 from e2e.cri.fixtures import StartPod
 from e2e.cri.kubelet import Kubelet, assert_nothing_but_the_allocated_opens
 from e2e.cri.node import Containerd
@@ -50,6 +56,13 @@ class Claimed:
         text = self._text.replace(recorded, pod.config.metadata.uid)
         self._state.parent.mkdir(parents=True, exist_ok=True)
         self._state.write_text(json.dumps({"Data": text, "Checksum": zlib.crc32(text.encode())}))
+
+    def record_one_each(self, pod: Pod) -> None:
+        """The same for a pod with two claims, `left` and `right`, of one device each."""
+        of = pod.config.metadata
+        entries = [claim(n, of.uid, devices={"d": [d]}) for n, d in zip(("left", "right"), self.devices, strict=True)]
+        self._state.parent.mkdir(parents=True, exist_ok=True)
+        self._state.write_bytes(state([{**entry, "Namespace": of.namespace} for entry in entries]))
 
 
 @pytest.fixture
@@ -93,3 +106,90 @@ def test_only_the_pod_of_the_claim_gets_its_devices(
         greedy = other.run(**asked)
         assert f"{TOY}=none" in greedy.environ()
         assert_nothing_but_the_allocated_opens(greedy)
+
+
+OWN = """\
+  - {name: restored, deviceAllocations: {mounts: true, devices: true}}
+"""
+
+
+@pytest.fixture
+def other_node(node: Node, containerd: Containerd, claimed: Claimed) -> Iterator[Path]:
+    """The second device: no driver has its number, so that an open(2) that the cgroup allows fails with ENXIO."""
+    path = node.directory / "gpu1"
+    os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 12))
+    spec = json.loads(containerd.view("etc/cdi/claim.json").read_text())
+    spec["devices"][1]["containerEdits"]["deviceNodes"][0]["hostPath"] = str(path)
+    containerd.view("etc/cdi/claim.json").write_text(json.dumps(spec))
+    node.write_policy(node.policy.read_text().replace(f"{node.directory}/gpu0*", f"{node.directory}/gpu*") + OWN)
+    yield path
+    path.unlink()
+
+
+def assert_only_its_own(container: Container, number: int) -> None:
+    """Env, mount, node and cgroup rule of the toy driver's device, and nothing of the other one."""
+    for environ in (container.environ(), container.exec_environ()):
+        assert [entry for entry in environ if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-{number}"]
+    assert [mount[1] for mount in container.mounts("/toy")] == [f"/toy/gpu-{number}"]
+    assert [entry for entry in container.exec("/bin/ls", "/dev").split() if "toy" in entry] == [f"toygpu{number}"]
+    for device, minor in ((1, 11), (2, 12)):
+        container.exec("/bin/busybox", "mknod", f"/tmp/gpu{device}", "c", "1", str(minor))
+        opened = ["/bin/sh", "-c", f": > /tmp/gpu{device}"]
+        if (device, number) == (1, 1):
+            container.exec(*opened)
+        else:
+            with pytest.raises(AssertionError, match="No such device" if device == number else "not permitted"):
+                container.exec(*opened)
+
+
+@pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
+def test_each_container_has_its_own_claim(
+    start_pod: StartPod,
+    start_plugin: StartPlugin,
+    containerd: Containerd,
+    kubelet: Kubelet,
+    claimed: Claimed,
+    other_node: Path,
+    node: Node,
+    handler: str,
+) -> None:
+    """Each asks for the other one's by env. containerd 1.7 as shipped places nothing of a claim: it is restored."""
+    if handler == "bare":
+        start_plugin(within=True)
+    pod = start_pod(handler)
+    claimed.record_one_each(pod)
+    with closing(PodResources(kubelet.root)) as server:
+        of = pod.config.metadata
+        server.add(answer(of.namespace, of.name, {"left": ["left"], "right": ["right"], "none": []}))
+        for number, name in ((1, "left"), (2, "right")):
+            hostile = [(TOY, f"claim-gpu-{3 - number}"), ("NVIDIA_VISIBLE_DEVICES", "all")]
+            own = pod.run(name=name, env=hostile, cdi=[claimed.devices[number - 1]])
+            assert_only_its_own(own, number)
+        none = pod.run(name="none", env=[(TOY, "claim-gpu-2")])
+        assert [entry for entry in none.environ() if entry.startswith(TOY + "=")] == [f"{TOY}=none"]
+        assert "toy" not in none.exec("/bin/ls", "/dev")
+        assert not any("claims" in event for event in node.logged())
+        assert set(server.asked) == {f"{of.namespace}/{of.name}"}
+    late = pod.run(name="late", env=[(TOY, "claim-gpu-2")])
+    assert [entry for entry in late.environ() if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-2"]  # as it asked
+    assert {event.get("claims") for event in node.logged() if event.get("id") == late.id} == {
+        "kubelet's PodResources gave no answer"
+    }
+
+
+def test_of_a_claim_of_two_requests_each_container_has_its_own(
+    start_pod: StartPod, containerd: Containerd, claimed: Claimed, other_node: Path, node: Node
+) -> None:
+    """containerd knows the devices that kubelet asked for; kubelet does not tell them apart, and is not asked."""
+    note = node.store / "cri/containerd"  # as `node install` writes it
+    note.parent.mkdir(parents=True, exist_ok=True)
+    note.write_text(f"{containerd.directory}/containerd.sock\n")
+    try:
+        pod = start_pod("wrapped")
+        claimed.record(pod)
+        for number, name in ((1, "left"), (2, "right")):
+            hostile = [(TOY, f"claim-gpu-{3 - number}"), ("NVIDIA_VISIBLE_DEVICES", "all")]
+            assert_only_its_own(pod.run(name=name, env=hostile, cdi=[claimed.devices[number - 1]]), number)
+        assert not any("claims" in event for event in node.logged())
+    finally:
+        note.unlink()
