@@ -59,9 +59,6 @@ class HookCaller(Caller):
         except OSError:  # the runtime is in another pid namespace
             return False
 
-    def before_mounting(self) -> None:
-        """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
-
 
 def main(arguments: "list[str]") -> int:
     """Run the adapter; returns its exit status. Raises Usage."""
@@ -162,7 +159,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
-    case.still_waits = caller.still_waits
+    case.still_waits, case.before_mounting = caller.still_waits, caller.before_mounting
     case.asks = options.store, caller.ask
     case.error_path = "stdin"
     caller.report(options, case.run(read, act, kinds))

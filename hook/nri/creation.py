@@ -11,6 +11,7 @@ from hook.core.container.identity import APP_TYPES, CRIO, Identity, crio_image
 from hook.core.decide import NOWHERE, Case, Done
 from hook.core.facts.cri import NOT_THE_PODS
 from hook.core.facts.cri import TYPE as _TYPE
+from hook.core.linux import volumes
 from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, Plan
 from hook.core.policy.model import Policy
@@ -24,6 +25,8 @@ from hook.nri.requested import RequestedContainer
 
 _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
+LOADED = volumes
+"""Loaded before the first request."""
 _RUNNING = (2, 3)
 """CONTAINER_PAUSED, CONTAINER_RUNNING."""
 
@@ -130,6 +133,7 @@ class Decider:
 
     def _case(self, container_id: str) -> Case:
         case = Case(ADAPTER, container_id, self._policy)
+        case.before_mounting = _mounts_nothing
         case.status = status_at_once  # a thread that waits for a pod's volume would read no more requests
         return case
 
@@ -208,6 +212,10 @@ class Decider:
 
         found = self.compare(case.container_id, decide)
         return wrong if found is None else [edit for edit in wrong if (edit.kind, edit.name) in found]
+
+
+def _mounts_nothing() -> None:
+    raise Undecided("an emptyDir with medium: Memory cannot be mounted by the NRI plugin; use the runtime wrapper")
 
 
 def removes_mounts(engine: str, version: str) -> bool:
