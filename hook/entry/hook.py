@@ -159,10 +159,15 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
-    case.still_waits, case.before_mounting = caller.still_waits, caller.before_mounting
+    case.still_waits = caller.still_waits
+    case.before_mounting = _mounts_for_itself if stage == CREATE_CONTAINER else caller.before_mounting
     case.asks = options.store, caller.ask
     case.error_path = "stdin"
     caller.report(options, case.run(read, act, kinds))
+
+
+def _mounts_for_itself() -> None:
+    raise Undecided("a createContainer hook cannot mount on the node; configure the hook for the stage createRuntime")
 
 
 def restores(arguments: "list[str]") -> bool:

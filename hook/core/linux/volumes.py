@@ -37,11 +37,14 @@ def make(volumes: "list[tuple[str, Sequence[Any]]]", before_mounting: "Callable[
         if size < 0:
             make_directory(above, 0o700)
             _make_for_all(path)
-        elif not _exists(path):
+            continue
+        if not _exists(path):
             before_mounting()
             sweep(pods)
             make_directory(above, 0o700)
             _mount(path, size)
+        if posix.stat(path).st_dev == posix.stat(above).st_dev:
+            raise Undecided(f"{path} of the pod is not mounted in this mount namespace")
 
 
 def _make_for_all(path: str) -> None:
