@@ -172,7 +172,7 @@ class Agent:
             self._clients.expire()
             self._tell_dropped()
             policy = self._policy.get(0)  # compiles an edit in the background, so that no container start has to
-            if looked > swept:
+            if looked > swept and not policy.missing:  # which it is until it is compiled
                 swept = looked + _SWEPT
                 sweep(f"{policy.kubelet_root}/pods")
             self._collect()

@@ -169,10 +169,11 @@ class Case:
             decided = self.decide(identity, target, kinds)
             self.still_waits()
             refused = decided.refusal()
-            if decided.volumes() and not refused and not decided.audit_only():
+            volumes = [edit for edit in decided.mounts if edit.volume]
+            if volumes and not refused and not decided.audit_only():
                 from hook.core.linux.volumes import make  # few policies have one
 
-                make(decided.volumes(), self.before_mounting)
+                make(volumes, self.before_mounting)
             done = Done() if refused else act(decided, target)
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)

@@ -5,9 +5,7 @@ from hook.core.reserve import OF_HOOKS, STEERING, Outcome, Reason, Reserved, env
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from types import ModuleType
-    from typing import Any
 
     from hook.core.container.start import Start
     from hook.core.facts import Container
@@ -80,10 +78,6 @@ class Plan:
     def is_seen_in_the_container(self) -> bool:
         """Whether only a look into the container's mount namespace tells if the policy holds."""
         return bool(self.mounts or self.alone) or (self.closed is not None and bool(self.closed.nodes))
-
-    def volumes(self) -> "list[tuple[str, Sequence[Any]]]":
-        """The emptyDirs: the path of each on the node, and its `volume` (hook.core.policy.entries.Mount)."""
-        return [(edit.source(), edit.volume) for edit in self.mounts if edit.volume]
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""

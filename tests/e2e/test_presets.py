@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, Bundle, Node, run
+from e2e.support import RUNTIMES, Bundle, Node, Running, need, run
 
 POD = "11111111-2222-3333-4444-555555555555"
 POLICY = """\
@@ -34,11 +35,11 @@ def kubelet(node: Node) -> Iterator[Path]:
             run("umount", "--lazy", str(tmpfs))
 
 
-def bundles(node: Node, *names: str) -> list[Bundle]:
-    """Containers of the pod."""
+def bundles(node: Node, *names: str, **more: str) -> list[Bundle]:
+    """Containers of the pod. `more`: annotations, or their type."""
     made = [Bundle(node.directory / "k8s.io" / name) for name in names]
     for bundle, name in zip(made, names, strict=True):
-        bundle.pod(container=name)
+        bundle.pod(container=name, **more)
         bundle.save()
     return made
 
@@ -62,3 +63,16 @@ def test_the_hook_alone_makes_and_mounts_it(node: Node, runtime: str, stage: str
     ):
         first.exec("/bin/sh", "-c", "echo mine > /memory/file")
         assert second.exec("/bin/cat", "/memory/file") == "mine\n"
+
+
+@pytest.mark.usefixtures("kubelet")
+def test_gvisors_containers_share_it(node: Node) -> None:
+    """Two sandboxes: runsc looks for the sandbox of a container that is none."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
+    real = node.directory / "runsc"
+    real.write_text('#!/bin/sh\nexec /usr/bin/runsc --platform=ptrace --network=none --ignore-cgroups "$@"\n')
+    real.chmod(0o755)
+    one, two = bundles(node, "m1", "m2", type="sandbox")
+    with Running(node.dispatcher(str(real)), one) as first, Running(node.dispatcher(str(real)), two) as second:
+        first.exec("/bin/sh", "-c", "echo mine > /disk/file; echo mine > /memory/file")
+        assert second.exec("/bin/cat", "/disk/file", "/memory/file") == "mine\nmine\n"

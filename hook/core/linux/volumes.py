@@ -14,17 +14,19 @@ from hook.core.reserve.volumes import in_memory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
+    from collections.abc import Callable
+
+    from hook.core.reserve import PlaceMount
 
 
-def make(volumes: "list[tuple[str, Sequence[Any]]]", before_mounting: "Callable[[], None]") -> None:
+def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]") -> None:
     """Make the emptyDirs of a plan, but those that the pod has. `before_mounting`: may raise.
 
     Two containers of a pod may start at once, and each process may be killed between any two calls: one call makes
     each directory as all containers are to have it. Raises Undecided without kubelet's directory of the pod; OSError.
     """
-    for path, (pods, _, size) in volumes:
+    for edit in volumes:
+        path, (pods, _, size) = edit.source(), edit.volume
         above = path.rpartition("/")[0]
         uid = path.split("/")[-2 if size >= 0 else -3]
         try:

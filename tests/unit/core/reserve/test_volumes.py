@@ -59,12 +59,8 @@ def test_each_pod_has_its_own_directory_for_each_path_medium_and_size() -> None:
     larger = {"mountPath": "/cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1G"}}
     each = [CACHE, {**CACHE, "mountPath": "/data"}, MEMORY, larger]
     assert len({source(rule(mount)).rpartition("/")[2] for mount in each}) == len(each)
-    sizes = [
-        size
-        for _, (_, _, size) in decided(
-            rule(larger, {**MEMORY, "mountPath": "/x"}, {**CACHE, "mountPath": "/y"})
-        ).volumes()
-    ]
+    three = decided(rule(larger, {**MEMORY, "mountPath": "/x"}, {**CACHE, "mountPath": "/y"}))
+    sizes = [edit.volume[2] for edit in three.mounts]
     assert sizes == [10**9, 64 << 20, -1]
 
 
