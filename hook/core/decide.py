@@ -173,7 +173,7 @@ class Case:
             if volumes and not refused and not decided.audit_only():
                 from hook.core.linux.volumes import make  # few policies have one
 
-                make(volumes, self.before_mounting)
+                make(volumes, self.before_mounting, is_probe(self.adapter, self.container_id, self.identity))
             done = Done() if refused else act(decided, target)
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)

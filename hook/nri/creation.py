@@ -74,6 +74,7 @@ class _Decided(Case):
     def __init__(self, case: Case, decided: Plan) -> None:
         super().__init__(case.adapter, case.container_id, case.load)
         self.began, self.policy, self.container = case.began, case.policy, case.container
+        self.before_mounting = case.before_mounting
         self._decided = decided
 
     def decide(self, identity: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:

@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from hook.core.reserve import PlaceMount
 
 
-def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]") -> None:
+def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]", is_probe: bool) -> None:
     """Make the emptyDirs of a plan, but those that the pod has. `before_mounting`: may raise.
+
+    `is_probe`: the pod is one of `node verify`, which kubelet does not know: it has no directory yet.
 
     Two containers of a pod may start at once, and each process may be killed between any two calls: one call makes
     each directory as all containers are to have it. Raises Undecided without kubelet's directory of the pod; OSError.
@@ -29,6 +31,8 @@ def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]") -> 
         path, (pods, _, size) = edit.source(), edit.volume
         above = path.rpartition("/")[0]
         uid = path.split("/")[-2 if size >= 0 else -3]
+        if is_probe:
+            make_directory(f"{pods}/{uid}", 0o750)
         try:
             posix.stat(f"{pods}/{uid}")
         except FileNotFoundError:

@@ -23,18 +23,24 @@ def in_memory(pods: str) -> str:
     return f"/run/reassert/volumes/{pods.strip('/').replace('/', '-')}"
 
 
-def of_pod(rule: str, mount: Mount, identity: "Identity", outcome: "Outcome") -> "Mount | None":
-    """The mount with its path on the node; None, with the reason in the outcome, without a pod.
+def located(mount: Mount, identity: "Identity") -> "Mount | None":
+    """The mount with its path on the node; None without a pod.
 
     No pod's author chooses the UID: identities have the engine's record of what kubelet asked for.
     """
     uid = identity.uid or ""
-    if identity.kubernetes and uid.strip(".") and "/" not in uid:
-        pods, name, size = mount.volume
-        source = f"{pods}/{uid}/{OWN}/{name}" if size < 0 else f"{in_memory(pods)}/{uid}/{name}"
-        return Mount(
-            source, mount.destination, mount.options, mount.allow_below, False, mount.volumes_above, mount.volume
-        )
+    if not identity.kubernetes or not uid.strip(".") or "/" in uid:
+        return None
+    pods, name, size = mount.volume
+    source = f"{pods}/{uid}/{OWN}/{name}" if size < 0 else f"{in_memory(pods)}/{uid}/{name}"
+    return Mount(source, mount.destination, mount.options, mount.allow_below, False, mount.volumes_above, mount.volume)
+
+
+def of_pod(rule: str, mount: Mount, identity: "Identity", outcome: "Outcome") -> "Mount | None":
+    """`located`; without a pod the reason is in the outcome."""
+    found = located(mount, identity)
+    if found:
+        return found
     what = f"the emptyDir at {mount.destination} is a pod's, and"
     if identity.kubernetes is False:
         outcome.deny(rule, "mount", f"{what} this container has no pod; give the rule a match with namespaces")
