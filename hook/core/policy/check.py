@@ -304,7 +304,7 @@ def _check_empty_dir(source: Source, at: list[str | int], mount: dict[str, Any])
         what = "sizeLimit needs medium: Memory; nothing on the node limits a directory on disk"
         found.append(source.problem([*at, "emptyDir", "sizeLimit"], what, key=True))
     if volume.get("medium"):
-        what = "medium: Memory: the NRI plugin cannot mount a tmpfs, and refuses the container; the wrapper can"
+        what = "medium: Memory: the NRI plugin cannot mount a tmpfs, so failurePolicy decides there; the wrapper can"
         found.append(source.problem([*at, "emptyDir", "medium"], what, severity="warning"))
     return found
 

@@ -43,7 +43,7 @@ def source(*rules: dict[str, Any], **more: Any) -> str:
         ({"emptyDir": {"medium": "Memory", "sizeLimit": "64 MB"}}, "sizeLimit: '64 MB' is not allowed"),
         ({"emptyDir": {}, "hostPath": "/x"}, "emptyDir, hostPath given; it takes exactly one of hostPath"),
         ({"emptyDir": {}, "onMissingSource": "Skip"}, "onMissingSource has no effect with emptyDir"),
-        ({"emptyDir": {"medium": "Memory"}}, "the NRI plugin cannot mount a tmpfs, and refuses the container"),
+        ({"emptyDir": {"medium": "Memory"}}, "the NRI plugin cannot mount a tmpfs, so failurePolicy decides there"),
     ],
 )
 def test_what_it_cannot_be_is_said_with_its_place(mount: dict[str, Any], says: str) -> None:
