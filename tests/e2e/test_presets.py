@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, Bundle, Node, Running, need, run
+from e2e.support import RUNTIMES, Bundle, Node, Running, need
+from hook.core.linux.volumes import sweep
+from hook.core.reserve.volumes import in_memory
 
 POD = "11111111-2222-3333-4444-555555555555"
 POLICY = """\
@@ -30,9 +34,10 @@ def kubelet(node: Node) -> Iterator[Path]:
     (root / "pods" / POD).mkdir(parents=True)
     node.compile(POLICY.replace("ROOT", str(root)))
     yield root
-    for tmpfs in Path("/run/reassert/volumes", str(root / "pods")[1:].replace("/", "-")).glob("*/*"):
-        if not tmpfs.is_symlink():
-            run("umount", "--lazy", str(tmpfs))
+    shutil.rmtree(root / "pods")
+    sweep(str(root / "pods"))
+    with contextlib.suppress(FileNotFoundError):
+        Path(in_memory(str(root / "pods"))).rmdir()
 
 
 def bundles(node: Node, *names: str, **more: str) -> list[Bundle]:

@@ -11,6 +11,7 @@ import pytest
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
 from e2e.support import RUNTIMES, Bundle, Running
+from hook.core.reserve.volumes import in_memory
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 
@@ -34,14 +35,10 @@ def bundle_of(agent: Agent, name: str) -> Bundle:
     return bundle
 
 
-def in_memory(root: Path) -> list[Path]:
-    """What lies in memory for the pods of a kubelet."""
-    return list(Path("/run/reassert/volumes", str(root / "pods")[1:].replace("/", "-")).glob("*/*"))
-
-
 @pytest.mark.parametrize("runtime", sorted(RUNTIMES))
 def test_warm_and_cold_starts_share_it_and_a_killed_agent_leaves_nothing(agent: Agent, runtime: str) -> None:
     root = agent.node.directory / "kubelet"
+    volumes = Path(in_memory(str(root / "pods")))
     agent.node.compile(POLICY.replace("ROOT", str(root)))
     pod = root / "pods/11111111-2222-3333-4444-555555555555"
     pod.mkdir(parents=True)
@@ -59,9 +56,10 @@ def test_warm_and_cold_starts_share_it_and_a_killed_agent_leaves_nothing(agent: 
     made = [event for event in agent.node.logged() if "container" in event]
     starts = [(event["container"]["container"], event["start"], event.get("cold")) for event in made]
     assert starts == [("warm", "warm", None), ("cold", "cold", "absent"), ("m1", "cold", "mount"), ("m2", "warm", None)]
-    assert len(in_memory(root)) == 2  # the tmpfs, and the link to it
+    assert len(list(volumes.glob("*/*"))) == 2  # the tmpfs, and the link to it
     agent.stop(signal.SIGKILL)
     shutil.rmtree(pod)
     agent.start()
-    wait_for(lambda: not in_memory(root), "the tmpfs unmounted", lambda: str(in_memory(root)))
-    assert str(root)[1:].replace("/", "-") not in Path("/proc/self/mountinfo").read_text()
+    wait_for(lambda: not list(volumes.iterdir()), "the tmpfs unmounted", lambda: str(list(volumes.glob("*/*"))))
+    assert str(volumes) not in Path("/proc/self/mountinfo").read_text()
+    volumes.rmdir()
