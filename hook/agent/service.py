@@ -28,6 +28,7 @@ from hook.core.base.errors import ReassertError, Usage, describe
 from hook.core.base.notifier import Notifier
 from hook.core.base.system import make_directory, timestamp, trusted
 from hook.core.linux.mountns import few_arenas, own_directories, own_root, trim_memory
+from hook.core.linux.volumes import sweep
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.entry import protocol
@@ -52,6 +53,8 @@ _COLLECTED = 500
 collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
 
 _TICK = 0.5
+_SWEPT = 60.0
+"""Seconds between looks for emptyDirs in memory whose pod is gone."""
 _ANSWERS = {b"G": GO, b"A": CHANGED, b"R": REFUSED, b"C": COLD}
 
 
@@ -154,7 +157,7 @@ class Agent:
 
     def run(self) -> None:
         """Serves requests until an exception ends it: idle threads take them, and this one where none is idle."""
-        looked = 0.0
+        looked = swept = 0.0
         while True:
             self._workers.crowded.clear()
             if self._workers.is_crowded():
@@ -168,7 +171,10 @@ class Agent:
             self._workers.start()
             self._clients.expire()
             self._tell_dropped()
-            self._policy.get(0)  # compiles an edit in the background, so that no container start has to
+            policy = self._policy.get(0)  # compiles an edit in the background, so that no container start has to
+            if looked > swept and not policy.missing:  # which it is until it is compiled
+                swept = looked + _SWEPT
+                sweep(f"{policy.kubelet_root}/pods")
             self._collect()
             self.tell_systemd()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())

@@ -46,7 +46,7 @@ from hook.core.container.runtime_records import (
 from hook.core.container.spec import LIMIT
 from hook.core.decide import Case, Verdict
 from hook.core.facts import cri
-from hook.core.linux import early, idmap, look, lookdevices, place
+from hook.core.linux import early, idmap, look, lookdevices, place, volumes
 from hook.core.linux.mountns import open_plain
 from hook.core.policy.model import Policy
 from hook.core.reserve import Reserved
@@ -80,7 +80,7 @@ labels of a sandbox nor the annotations of a container ever change in CRI."""
 _DISPATCHERS = 64
 """The most real runtimes whose options are cached."""
 
-LOADED = (preload, early, idmap, look, lookdevices, place)
+LOADED = (preload, early, idmap, look, lookdevices, place, volumes)
 """Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
 
 _NOT_PLAIN = (errno.ELOOP, errno.ENOSYS, errno.EPERM)

@@ -103,7 +103,8 @@ class Case:
     path. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
     reading the policy or files of the node (`gather`); such a read may hang. `identity`: the container's identity, None
     until it is known. `audited_rules`: what the rules in mode Audit would do. `still_waits`: called between two steps,
-    and may raise. `status`: of a file of the node whose path the pod's author may have chosen; raises OSError.
+    and may raise. `before_mounting`: called before a tmpfs is mounted on the node, and may raise. `status`: of a file
+    of the node whose path the pod's author may have chosen; raises OSError.
     `in_sentry`: the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too.
     `asks`: where the engine can be asked about a Spec's container: the directory of the store, and None or a function
     that asks in place of hook.core.facts.cri. None: no engine is asked. `inexact_claims`: as in Facts.
@@ -123,6 +124,7 @@ class Case:
         self.read = read
         self.start = start or {}
         self.still_waits: Callable[[], None] = lambda: None
+        self.before_mounting: Callable[[], None] = lambda: None
         self.status: Callable[[str], posix.stat_result] = posix.stat
         self.asks: tuple[str, Ask | None] | None = None
         self.error_path = self.inexact_claims = ""
@@ -181,7 +183,13 @@ class Case:
             self.still_waits()
             decided = self.decide(identity, target, kinds)
             self.still_waits()
-            done = Done() if decided.refusal() else act(decided, target)
+            refused = decided.refusal()
+            volumes = [edit for edit in decided.mounts if edit.volume]
+            if volumes and not refused and not decided.audit_only():
+                from hook.core.linux.volumes import make  # few policies have one
+
+                make(volumes, self.before_mounting, is_probe(self.adapter, self.container_id, self.identity))
+            done = Done() if refused else act(decided, target)
         except Exception as error:  # of any type: `failed` applies the failure policy
             return self.failed(error)
         reasons = [*decided.reasons(), *done.denials]

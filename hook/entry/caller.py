@@ -113,6 +113,9 @@ class Caller:
         The agent's subclass stops there if front gave up, or if the request takes the other threads' time.
         """
 
+    def before_mounting(self) -> None:
+        """Does nothing. Is called before anything is mounted; the agent's subclass stops there."""
+
     def replace(self, path: str, data: bytes) -> None:
         """Replaces the engine's file by a corrected one. Raises OSError."""
         replace_file(path, data)

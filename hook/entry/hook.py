@@ -55,9 +55,6 @@ class HookCaller(Caller):
         except OSError:  # the runtime is in another pid namespace
             return False
 
-    def before_mounting(self) -> None:
-        """Does nothing. Is called before anything is mounted in a container; the agent's subclass stops there."""
-
 
 def main(arguments: "list[str]") -> int:
     """Run the adapter; returns its exit status. Raises Usage."""
@@ -162,9 +159,14 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
 
     case = Case(ADAPTER, "", lambda: caller.policy(options), caller.checkpoint, caller.start)
     case.still_waits = caller.still_waits
+    case.before_mounting = _mounts_for_itself if stage == CREATE_CONTAINER else caller.before_mounting
     case.asks = options.store, caller.ask
     case.error_path = "stdin"
     caller.report(options, case.run(read, act, kinds))
+
+
+def _mounts_for_itself() -> None:
+    raise Undecided("a createContainer hook cannot mount on the node; configure the hook for the stage createRuntime")
 
 
 def restores(arguments: "list[str]") -> bool:

@@ -16,7 +16,7 @@ from hook.core.facts import allocated, cri, files, network_filesystems, sharing
 from hook.core.facts import exclusive as exclusive_facts
 from hook.core.policy import trust_layout
 from hook.core.reserve import allocated as reserved
-from hook.core.reserve import annotations, devices, exclusive, nodepaths, processes
+from hook.core.reserve import annotations, devices, exclusive, nodepaths, processes, volumes
 from hook.entry import cmdline, write_spec
 from hook.entry import exec as execs
 

@@ -106,7 +106,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         return done
 
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
-    case.still_waits = caller.still_waits
+    case.still_waits, case.before_mounting = caller.still_waits, caller.before_mounting
     case.in_sentry = options.hook == SENTRY
     case.asks = options.store, caller.ask
     case.error_path = config

@@ -184,7 +184,7 @@ def _ask_for_mount(
             continue
         if removes_mounts:
             removed.append(destination)
-        elif edit.mount:
+        elif edit.mount and not edit.is_shared():  # else the runtime would follow a link that a container makes
             source = _part(edit.source(), clean(destination)[len(edit.name) :])
             if source:
                 mounts[destination] = {**edit.mount, "destination": destination, "source": source}

@@ -11,6 +11,7 @@ from hook.core.container.identity import APP_TYPES, CRIO, Identity, crio_image
 from hook.core.decide import NOWHERE, Case, Done
 from hook.core.facts.cri import NOT_THE_PODS
 from hook.core.facts.cri import TYPE as _TYPE
+from hook.core.linux import volumes
 from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, NODE_PATHS, Plan
 from hook.core.policy.model import Policy
@@ -25,6 +26,8 @@ from hook.nri.requested import RequestedContainer
 
 _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
+LOADED = volumes
+"""Loaded before the first request."""
 _RUNNING = (2, 3)
 """CONTAINER_PAUSED, CONTAINER_RUNNING."""
 
@@ -72,6 +75,7 @@ class _Decided(Case):
     def __init__(self, case: Case, decided: Plan) -> None:
         super().__init__(case.adapter, case.container_id, case.load)
         self.began, self.policy, self.container = case.began, case.policy, case.container
+        self.before_mounting = case.before_mounting
         self._decided = decided
 
     def decide(self, identity: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:
@@ -136,6 +140,7 @@ class Decider:
     def _case(self, container_id: str, pod: Any) -> Case:
         case = Case(ADAPTER, container_id, self._policy)
         case.in_sentry = pod.runtime_handler in self.gvisor
+        case.before_mounting = _mounts_nothing
         case.status = status_at_once  # a thread that waits for a pod's volume would read no more requests
         return case
 
@@ -225,6 +230,10 @@ def _of_the_sandbox(case: Case, decided: Plan) -> list[Reason]:
     return [
         Reason("", edit.kind, f"{edit.conflict()} on the pod, where NRI cannot remove it") for edit in outcome.edits
     ]
+
+
+def _mounts_nothing() -> None:
+    raise Undecided("an emptyDir with medium: Memory cannot be mounted by the NRI plugin; use the runtime wrapper")
 
 
 def removes_mounts(engine: str, version: str) -> bool:

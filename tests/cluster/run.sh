@@ -28,7 +28,7 @@ if [ "${1-}" = --api-server ]; then
   set -- tests/cluster/on_api_server.py "$@"
 else
   programs="$programs kube-controller-manager kube-scheduler kubelet"
-  set -- tests/cluster/on_api_server.py tests/cluster/on_cluster.py "$@"
+  set -- tests/cluster/on_api_server.py tests/cluster/on_cluster.py tests/cluster/on_kubelet.py "$@"
   [ -x dist/reassert/reassert ] || fail "no frozen build: run packaging/build.sh"
   [ -x /usr/lib/cni/ptp ] || fail "no CNI plugins: apt-get install containernetworking-plugins"
 fi

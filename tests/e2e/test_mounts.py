@@ -226,6 +226,15 @@ def test_link_leads_into_a_volume(way: tuple[str, str], node: Node, bundle: Bund
     holds(way, node, bundle, above("/data", "/etc/ssl"))
 
 
+def test_reserved_mount_in_another_one_that_containers_write_to(
+    way: tuple[str, str], node: Node, bundle: Bundle
+) -> None:
+    """Another container with the same mounts takes the directory away, and the mount on it."""
+    more = f"mounts: [{{hostPath: {volume(bundle, 'etc')}, mountPath: /etc, readOnly: false}}, "
+    node.compile(DIRECTORY.replace("mounts: [", more))
+    holds(way, node, bundle, above("/etc", "/etc/ssl"))
+
+
 @pytest.mark.parametrize("target", ["/usr/ssl", "/proc/self/cwd", "/dev/shm"])
 def test_init_container_made_a_link_in_a_volume_above(
     way: tuple[str, str], node: Node, bundle: Bundle, target: str

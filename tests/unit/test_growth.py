@@ -484,6 +484,7 @@ UNREACHED: dict[str, str] = {
     "reserve/processes.py _by_volume": _ONE,
     "reserve/exclusive.py Closed._all_else": "one pass over the drivers of the node, one over the container's devices",
     "linux/mountns.py": _MOUNTED,
+    "linux/volumes.py": "the policy's emptyDirs, and on sweeps the pods with tmpfs",
     "linux/place.py": _MOUNTED,
 }
 """Functions, or whole files, with loops that no dimension reaches, and why that lets nothing grow unseen."""

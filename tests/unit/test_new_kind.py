@@ -84,7 +84,7 @@ RECIPE = {
         ('user capabilities")\n', 'user capabilities rlimits")\n_LIMIT = _names("type soft hard")\n'),
         ("(self.mounts, _MOUNT)\n", "(self.mounts, _MOUNT)\n        _check_names_of_each(self.rlimits, _LIMIT)\n"),
     ],
-    "entry/preload.py": [("exclusive, processes\n", "exclusive, processes, rlimits\n")],
+    "entry/preload.py": [("processes, volumes\n", "processes, rlimits, volumes\n")],
 }
 """By file of hook/: what is replaced by what."""
 

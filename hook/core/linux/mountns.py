@@ -46,6 +46,7 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
 _ATTR_IDMAP = 0x100000
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
+_MS_NOSUID_NODEV, _MNT_DETACH, _UMOUNT_NOFOLLOW = 2 | 4, 2, 8
 
 _TRIES = 100
 """Of openat2(2), which fails with EAGAIN where anybody mounts or renames something while it resolves a `..`."""
@@ -315,6 +316,18 @@ def own_users() -> None:
     if _libc.unshare(_CLONE_NEWUSER) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"unshare: {posix.strerror(code)}")
+
+
+def mount_tmpfs(path: str, options: str) -> None:
+    """Mount a tmpfs in this process's mount namespace, without devices and set-user-ID programs. Raises OSError."""
+    if _libc.mount(b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(_MS_NOSUID_NODEV), options.encode()) < 0:
+        _failed("mount", path)
+
+
+def unmount(path: str) -> None:
+    """Detach a mount from its path, also where it is in use (umount2(2)). Raises OSError."""
+    if _libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
+        _failed("umount2", path)
 
 
 def own_directories() -> None:

@@ -276,6 +276,7 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
             for field in ("readOnly", "options", "onMissingSource", "volumesAbove")
             if field in mount
         ]
+    found += _check_empty_dir(source, at, mount)
     wrong = _check_path(source, [*at, "mountPath"], mount["mountPath"])
     path = clean(mount["mountPath"])
     if not wrong and path == "/":
@@ -290,6 +291,21 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
         if not bad and not wrong and not is_below(clean(allowed), path):
             bad = [source.problem(where, f"allowBelow {allowed!r} is not below mountPath {path}")]
         found += bad
+    return found
+
+
+def _check_empty_dir(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:
+    volume = mount.get("emptyDir", {})
+    found: list[Problem] = []
+    if "emptyDir" in mount and "onMissingSource" in mount:
+        what = "onMissingSource has no effect with emptyDir, which is made where it is missing"
+        found.append(source.problem([*at, "onMissingSource"], what, key=True))
+    if "sizeLimit" in volume and not volume.get("medium"):
+        what = "sizeLimit needs medium: Memory; nothing on the node limits a directory on disk"
+        found.append(source.problem([*at, "emptyDir", "sizeLimit"], what, key=True))
+    if volume.get("medium"):
+        what = "medium: Memory: the NRI plugin cannot mount a tmpfs, so failurePolicy decides there; the wrapper can"
+        found.append(source.problem([*at, "emptyDir", "medium"], what, severity="warning"))
     return found
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ _TICK = 1.1
 
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")
+_UNITS: dict[str, int] = {
+    unit + i: base**power for i, base in (("", 1000), ("i", 1024)) for power, unit in enumerate("kmgt", 1)
+}
 
 
 class Compiled:
@@ -46,7 +50,7 @@ class Compiled:
             "failurePolicy": spec.get("failurePolicy", NO_RULES["failurePolicy"]),
             "excludedNamespaces": list(exclude.get("namespaces") or []),
             "excludedTypes": list(exclude.get("containerTypes") or []),
-            "kubeletRoot": clean(str((spec.get("kubelet") or {}).get("root", NO_RULES["kubeletRoot"]))),
+            "kubeletRoot": _kubelet_root(source),
             "eventLog": _event_log(spec.get("eventLog") or {}),
             "asks": bool(_APPS & {*(exclude.get("containerTypes") or [])}) or any(map(_asks, rules)),
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
@@ -70,7 +74,10 @@ def rule_to_line(rule: Rule) -> list[object]:
         rule.conditions,
         rule.skip_unknown,
         [[e.name, e.source, e.text, e.keep, e.trusted] for e in rule.env],
-        [[m.source, m.destination, m.options, m.allow_below, m.skip_missing, m.volumes_above] for m in rule.mounts],
+        [
+            [m.source, m.destination, m.options, m.allow_below, m.skip_missing, m.volumes_above, m.volume]
+            for m in rule.mounts
+        ],
         rule.deny,
         rule.raw_lists,
         rule.allocations,
@@ -83,9 +90,8 @@ def compile_bytes(path: str, content: bytes) -> Compiled:
     from hook.core.policy.check import Shape, check_meaning, check_rules  # jsonschema: slow to import
 
     source = parse(path, content)
-    default = source.mode()
     shape = Shape(source)
-    rules = {number: _rule(rule, default) for number, rule in shape.well_formed(source.rules(), ("spec", "rules"))}
+    rules = {number: _rule(rule, source) for number, rule in shape.well_formed(source.rules(), ("spec", "rules"))}
     problems = [*shape.problems, *check_meaning(source, shape), *check_rules(source, rules)]
     problems.sort(key=lambda problem: (problem.line, problem.column))
     if any(problem.severity == "error" for problem in problems):
@@ -247,7 +253,13 @@ def _mode(source: Source, rules: list[Rule]) -> str:
     return ENFORCE
 
 
-def _rule(rule: dict[str, Any], default: str) -> Rule:
+def _kubelet_root(source: Source) -> str:
+    spec = source.data.get("spec")
+    kubelet = spec.get("kubelet") if isinstance(spec, dict) else None
+    return clean(str((kubelet if isinstance(kubelet, dict) else {}).get("root", NO_RULES["kubeletRoot"])))
+
+
+def _rule(rule: dict[str, Any], source: Source) -> Rule:
     """A checked rule in compiled form: with defaults, normalised paths, and selectors as [key, operator, values]."""
     if rule.get("trust"):
         from hook.core.policy.trust import expanded  # few policies have it
@@ -263,7 +275,7 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
     if selector is not None:
         conditions["podSelector"] = _requirements(selector)
     reserved_env = [_env(entry) for entry in rule.get("env") or []]
-    reserved_mounts = [_mount(entry) for entry in rule.get("mounts") or []]
+    reserved_mounts = [_mount(entry, source) for entry in rule.get("mounts") or []]
     deny = rule.get("onConflict") == "Deny"
     plain: dict[str, Any] = {field: entries for field, entries in rule.items() if field not in _COMPILED and entries}
     if rule.get(SHARED_PROCESSES) == "Refuse":
@@ -273,7 +285,7 @@ def _rule(rule: dict[str, Any], default: str) -> Rule:
         plain[EXCLUSIVE] = list(parts[EXCLUSIVE])
     allocations = [str(part) for part, wanted in parts.items() if wanted is True or wanted == "Allow"]
     skip = match.get("ifUnknown") == "Skip"
-    tried = rule.get("mode", default) == AUDIT
+    tried = rule.get("mode", source.mode()) == AUDIT
     return Rule(str(rule["name"]), conditions, skip, reserved_env, reserved_mounts, deny, plain, allocations, tried)
 
 
@@ -291,21 +303,38 @@ def _env(entry: dict[str, Any]) -> Env:
     return Env(name, ALLOCATED, None if default in (None, KEEP) else str(default), default == KEEP, trusted)
 
 
-def _mount(entry: dict[str, Any]) -> Mount:
-    """A checked entry of a rule's `mounts`. Defaults: rbind, rprivate and ro."""
+def _mount(entry: dict[str, Any], source: Source) -> Mount:
+    """A checked entry of a rule's `mounts`. Defaults: rbind, rprivate and ro; for an emptyDir also nosuid and nodev."""
+    destination = clean(str(entry["mountPath"]))
+    volume: list[Any] = []
     given = [str(option) for option in entry.get("options") or []]
     options = [option for option in given if option in _BIND] or ["rbind"]
     options += [option for option in given if option in _PROPAGATION] or ["rprivate"]
-    options.append("rw" if entry.get("readOnly") is False else "ro")
-    options += [option for option in given if option not in options]
+    options.append("ro" if entry.get("readOnly", "emptyDir" not in entry) else "rw")
+    if "emptyDir" in entry:  # pods of other rules with the same path, medium and size share it: rules add up
+        given += ["nosuid", "nodev"]
+        size = _size(entry["emptyDir"])
+        name = sha256(f"{destination}\0{size}".encode()).hexdigest()[:16]
+        volume = [f"{_kubelet_root(source)}/pods", name, size]
+    options += [option for option in dict.fromkeys(given) if option not in options]
     return Mount(
         clean(str(entry["hostPath"])) if "hostPath" in entry else "",
-        clean(str(entry["mountPath"])),
+        destination,
         options,
         [clean(str(path)) for path in entry.get("allowBelow") or []],
         entry.get("onMissingSource") == "Skip",
         entry.get("volumesAbove") == "Allow",
+        volume,
     )
+
+
+def _size(empty_dir: dict[str, Any]) -> int:
+    """The size of an emptyDir's tmpfs in bytes, 0 without a `sizeLimit`; -1 if it is on disk."""
+    if not empty_dir.get("medium"):
+        return -1
+    text = str(empty_dir.get("sizeLimit", "0")).lower()
+    digits = text.rstrip("kmgti")
+    return int(digits) * _UNITS.get(text[len(digits) :], 1)
 
 
 def _plain(trust: dict[str, Any]) -> dict[str, Any]:

@@ -46,8 +46,10 @@ class Mount:
 
     `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
     may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
-    `volumes_above`: the container may have a mount above the destination. `around`: the destination and the paths
-    above it. `below`: what paths below it begin with.
+    `volumes_above`: the container may have a mount above the destination. `volume`: of an emptyDir, whose `source` is
+    "" until the pod is known: kubelet's directory of pods, the emptyDir's name, and the size of its tmpfs in bytes, 0
+    for the kernel's default, -1 for a directory on disk. `around`: the destination and the paths above it. `below`:
+    what paths below it begin with.
     """
 
     def __init__(
@@ -58,8 +60,10 @@ class Mount:
         allow_below: "list[str]",
         skip_missing: bool,
         volumes_above: bool = False,
+        volume: "Sequence[Any]" = (),
     ) -> None:
         self.source = source
+        self.volume = volume
         self.destination = destination
         self.options = options
         self.allow_below = allow_below
@@ -68,9 +72,9 @@ class Mount:
         self.around = {destination, *parents(destination)}
         self.below = destination.rstrip("/") + "/"
 
-    def wanted(self) -> "tuple[str, frozenset[str]]":
+    def wanted(self) -> "tuple[str, str, frozenset[str]]":
         """What the rule wants at the destination, to be compared with what other rules want."""
-        return self.source, frozenset(self.options)
+        return self.source, str(self.volume), frozenset(self.options)
 
     def as_oci(self, is_directory: bool = False) -> "dict[str, object]":
         """The object for OCI's `mounts`.

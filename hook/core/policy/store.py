@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 8
+FORMAT = 9
 """Version of the compiled form. A store with another version is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024

@@ -9,7 +9,8 @@ from hook.core.base.jsontext import Strings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
     from hook.core.container.start import Entries, Places
     from hook.core.reserve.exclusive import Closed
@@ -243,9 +244,11 @@ class PlaceMount(Edit):
     `mount`: the OCI object, None if nothing may be mounted. `companions`: cleaned destinations of mounts that may come
     after it: the plan's other reserved mounts and the mounts that `allowBelow` allows. Every other mount at the path or
     below it is removed. `before`: the mounts that are removed, and the mounts above it, which stay if `volumes_above`.
+    `volume`: of an emptyDir, as in hook.core.policy.entries.Mount.
     """
 
     kind = "mount"
+    volume: "Sequence[Any]" = ()
 
     def __init__(
         self,
@@ -279,6 +282,10 @@ class PlaceMount(Edit):
         """
         options = self.options()
         return self.mount is not None and ("ro" not in options or (self.origin != "" and "rro" not in options))
+
+    def is_shared(self) -> bool:
+        """Whether other containers may write there: they could remove another reserved mount that is below it."""
+        return bool(self.volume) or ("rw" in self.options() and not self.origin)
 
     def displaces(self, path: str) -> bool:
         """Whether a mount at a cleaned path has to be removed."""

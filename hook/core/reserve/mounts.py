@@ -31,7 +31,13 @@ def want(rules: "list[Rule]", container: "Container", outcome: Outcome) -> None:
         for mount, origin in asked:
             if rule.deny:
                 denying.setdefault(mount.destination, rule.name)
-            if mount.source not in container.facts.absent_sources:
+            if mount.volume:
+                from hook.core.reserve.volumes import of_pod  # few policies have one
+
+                volume = of_pod(rule.name, mount, container.identity, outcome)
+                if volume:
+                    reserved.append((rule, volume, origin))
+            elif mount.source not in container.facts.absent_sources:
                 reserved.append((rule, mount, origin))
             else:
                 without_source(rule.name, mount, container.facts.unreadable.get(mount.source, ""), outcome)
@@ -68,10 +74,14 @@ def _compare(
     for path in sorted(wanted, key=lambda path: (path.count("/"), path)) if len(wanted) > 1 else wanted:
         rule, mount, origin = wanted[path]
         edit = PlaceMount(rule.name, path, placed[path], companions, [], origin)
+        edit.volume = mount.volume
         edit.volumes_above = mount.volumes_above and all(m.volumes_above for m in rules_mounts if m.destination == path)
         upwards = parents(path) if near and mount.source else []
         above = [n for n, at in near if at in upwards and at not in wanted]
         displaced = [n for n, at in near if edit.displaces(at)]
+        shared = [upper.name for upper in outcome.mounts if upper.is_shared() and is_below(path, upper.name)]
+        if shared and mount.source and not edit.volumes_above:
+            outcome.deny(rule.name, KIND, volume_above(shared[0], path))
         if above:
             deny_above(edit, [(paths[n], there[n]) for n in above], outcome)
         if len(displaced) > EDITS:

@@ -19,6 +19,7 @@ from hook.core.plan import Plan, plan
 from hook.core.policy.model import AUDIT, Match, Policy, excluded
 from hook.core.reserve import Edit, PlaceMount, SetEnv
 from hook.core.reserve.exclusive import Closed
+from hook.core.reserve.volumes import located
 from hook.node.agent import last_starts
 from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
@@ -120,6 +121,8 @@ def examine(
         return [tried(attempt, handler) for handler in handlers], others
     finally:
         shutil.rmtree(volumes, ignore_errors=True)
+        if starter.identity.uid:  # kubelet would remove it too (hook.core.linux.volumes)
+            shutil.rmtree(f"{policy.kubelet_root}/pods/{starter.identity.uid}", ignore_errors=True)
 
 
 def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str]]:
@@ -278,7 +281,9 @@ class Attempt:
     def _look(self, running: Running, seen: Seen, env: bool, mounts: bool) -> None:
         """Looks at what was not seen yet. Raises ContainerGone, NotStarted, NodeError, OSError."""
         if seen.decided is None:
-            reserved = [mount for match in self.matches for mount in match.rule.mounts]
+            mounts_of_all = [mount for match in self.matches for mount in match.rule.mounts]
+            reserved = [located(mount, self.starter.identity) or mount for mount in mounts_of_all if mount.volume]
+            reserved += [mount for mount in mounts_of_all if not mount.volume]
             rules: list[dict[str, object]] = [{"allow": False, "access": "rwm"}]  # devices are not looked at
             if in_sentry(running.pid):
                 mounts_there = observe.in_sentry(running.content, reserved)

@@ -170,14 +170,17 @@ def _env(env: Env) -> dict[str, Any]:
 
 def _mount(mount: Mount) -> dict[str, Any]:
     below = {"allowBelow": mount.allow_below} if mount.allow_below else {}
-    if not mount.source:
+    if not mount.source and not mount.volume:
         return {"mountPath": mount.destination, "absent": True, **below}
+    size = mount.volume[2] if mount.volume else 0
+    limit = {"sizeLimit": str(size)} if size > 0 else {}
+    volume = {"emptyDir": {"medium": "" if size < 0 else "Memory", **limit}}
     return {
-        "hostPath": mount.source,
+        **(volume if mount.volume else {"hostPath": mount.source}),
         "mountPath": mount.destination,
         "readOnly": "ro" in mount.options,
         "options": [option for option in mount.options if option not in ("ro", "rw")],
         **below,
-        "onMissingSource": "Skip" if mount.skip_missing else "Fail",
+        **({} if mount.volume else {"onMissingSource": "Skip" if mount.skip_missing else "Fail"}),
         "volumesAbove": "Allow" if mount.volumes_above else "Refuse",
     }

@@ -40,6 +40,20 @@ def test_wired_handlers_are_protected(containerd: Containerd, node: Node) -> Non
     assert verified.report["protected"] is True
 
 
+def test_an_emptydir_is_put_back_in_a_pod_that_kubelet_does_not_know(containerd: Containerd, node: Node) -> None:
+    root = node.directory / "kubelet"
+    volumes = "    - {emptyDir: {}, mountPath: /cache}\n    - {emptyDir: {medium: Memory}, mountPath: /scratch}\n"
+    text = WIDE.replace("  exclude", f"  kubelet: {{root: {root}}}\n  exclude", 1)
+    node.write_policy(text + f"  - name: preset\n    mounts:\n{volumes}")
+    verified = verify(containerd, {**WIRED, "runc-plain": []})
+    assert (verified.error, verified.results()["runc"], verified.results()["crun"]) == (
+        "",
+        *[("protected", "protected")] * 2,
+    )
+    assert verified.results()["runc-plain"] == ("not protected", "not protected")
+    assert list((root / "pods").iterdir()) == []
+
+
 def test_a_handler_that_is_not_wired_is_a_way_around(containerd: Containerd, node: Node) -> None:
     node.write_policy(WIDE)
     verified = verify(containerd, {"runc": ["runtime"], **PLAINS})

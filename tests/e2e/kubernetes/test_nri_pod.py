@@ -32,6 +32,9 @@ spec:
     - {{name: FROM_THE_NODE, valueFrom: {{file: /etc/reassert/value}}}}
     mounts:
     - {{hostPath: /usr/local/share/company, mountPath: /etc/ssl}}
+  - name: preset
+    match: {{podSelector: {{matchLabels: {{tier: db}}}}}}
+    mounts: [{{emptyDir: {{}}, mountPath: /cache}}]
 """
 """Of the node's own files, none of which the image has."""
 
@@ -80,6 +83,7 @@ def hostile(containerd: Containerd, tmp_path: Path) -> Iterator[Any]:
 
     def start(**labels: str) -> Container:
         pods.append(containerd.cri.run_pod("runc", labels=labels))
+        containerd.view(f"var/lib/kubelet/pods/{pods[-1].config.metadata.uid}").mkdir(parents=True, mode=0o750)
         return pods[-1].run(env=HOSTILE)
 
     yield start
@@ -99,6 +103,14 @@ def test_it_enforces_with_the_nodes_own_files(daemon: NriPod, hostile: Any) -> N
     container = hostile(tier="web")
     assert reserved(container) == {"REQUESTS_CA_BUNDLE": CA_BUNDLE, "FROM_THE_NODE": "the node's"}
     assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+
+
+def test_it_makes_a_preset_s_directory_in_kubelet_s_of_the_pod(daemon: NriPod, hostile: Any) -> None:
+    daemon.wait()
+    container = hostile(tier="db")
+    assert container.exec("/bin/busybox", "stat", "-c", "%a", "/cache") == "777\n"
+    [(source, _, _)] = container.mounts("/cache")
+    assert "/pods/" in source
 
 
 def test_a_policy_that_is_exchanged_is_taken_up(daemon: NriPod, containerd: Containerd, hostile: Any) -> None:

@@ -1,0 +1,110 @@
+"""A real kubelet alone, with a static pod: what it does with the emptyDirs of a rule. tests/cluster/run.sh runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from e2e.cri.client import wait_for
+from e2e.cri.images import PLAIN
+from e2e.node.booted import BootedNode, booted
+from e2e.node.wired import FILES, POLICY_FILE, Wirable, usual_config
+
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  exclude: {containerTypes: [sandbox]}
+  rules:
+  - name: preset
+    match: {podSelector: {matchLabels: {role: frontend}}}
+    mounts:
+    - {emptyDir: {}, mountPath: /cache}
+    - {emptyDir: {medium: Memory, sizeLimit: 1Mi}, mountPath: /scratch}
+"""
+UNIT = """\
+[Service]
+KillMode=process
+ExecStart=/src/reassert/tests/cluster/kubelet.sh --config=/etc/kubernetes/kubelet.json
+"""
+KUBELET = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+    "cgroupDriver": "cgroupfs",
+    "failCgroupV1": False,
+    "localStorageCapacityIsolation": False,
+    "evictionHard": {"memory.available": "1Mi"},
+    "imageGCHighThresholdPercent": 100,
+    "failSwapOn": False,
+    "staticPodPath": "/etc/kubernetes/manifests",
+    "fileCheckFrequency": "1s",
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+}
+SCRIPTS = {
+    "one": "echo mine > /cache/file; echo mine > /scratch/file; mkdir -p /cache/a/b; exec sleep 1000",
+    "two": "until cat /cache/file /scratch/file; do sleep 1; done; echo both; exec sleep 1000",
+}
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "web", "namespace": "default", "labels": {"role": "frontend"}},
+    "spec": {
+        "hostNetwork": True,
+        "terminationGracePeriodSeconds": 0,
+        "containers": [
+            {"name": name, "image": PLAIN, "imagePullPolicy": "Never", "command": ["/bin/sh", "-c", script]}
+            for name, script in SCRIPTS.items()
+        ],
+    },
+}
+TMPFS = "tmpfs /run/reassert/volumes/"
+
+
+@pytest.fixture
+def node() -> Iterator[BootedNode]:
+    """A node with reassert and a kubelet that knows no API server."""
+    with booted("trixie", config=usual_config("trixie"), files={**FILES, POLICY_FILE: POLICY}) as node:
+        node.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
+        Wirable(node, node.snapshot()).install()
+        for path, text in {
+            "/etc/kubernetes/kubelet.json": json.dumps(KUBELET),
+            "/etc/systemd/system/kubelet.service": UNIT,
+        }.items():
+            node.path(path).parent.mkdir(parents=True, exist_ok=True)
+            node.path(path).write_text(text)
+        node.path("/etc/kubernetes/manifests").mkdir()
+        shutil.copy(Path(os.environ["REASSERT_TEST_KUBERNETES"]) / "kubelet", node.path("/usr/local/bin/kubelet"))
+        node.run("systemctl", "start", "kubelet")
+        yield node
+        node.run("systemctl", "stop", "kubelet")
+
+
+def test_kubelet_removes_a_pods_emptydir_and_the_agent_its_tmpfs(node: BootedNode) -> None:
+    """Also after the agent was killed. A mount in kubelet's directory of the pod would keep it from that."""
+
+    def logs() -> str:
+        return node.run("sh", "-c", "cat /var/log/pods/*/two/*.log", check=False).stdout
+
+    def mounts() -> str:
+        return node.run("cat", "/proc/mounts").stdout
+
+    def said() -> str:
+        return "\n".join(node.journal("kubelet")[-30:])
+
+    manifest = node.path("/etc/kubernetes/manifests/web.json")
+    manifest.write_text(json.dumps(POD))
+    wait_for(lambda: "stdout F both" in logs(), "the pod", said, 90)
+    pods = node.path("/var/lib/kubelet/pods")
+    [pod] = pods.iterdir()
+    assert "file" in os.listdir(next((pod / "reassert").iterdir()))
+    assert (mounts().count(TMPFS), str(pod.name) in mounts().partition(TMPFS)[2]) == (1, True)
+    node.run("systemctl", "kill", "--signal=KILL", "reassert-agent.service")
+    manifest.unlink()
+    wait_for(lambda: not os.listdir(pods), "kubelet's directory of the pod gone", said, 60)
+    wait_for(lambda: TMPFS not in mounts(), "the tmpfs unmounted", mounts, 120)

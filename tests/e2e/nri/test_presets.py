@@ -1,0 +1,57 @@
+"""Presets by way of NRI: the plugin makes a pod's directory on disk, and cannot mount one in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.cri.client import CriError
+from e2e.cri.fixtures import StartPod
+from e2e.cri.node import Containerd
+from e2e.cri.presets import Presets, assert_its_pod_alone_shares, sh
+from e2e.nri.conftest import StartPlugin
+from e2e.support import Node
+
+
+@pytest.fixture
+def presets(containerd: Containerd, node: Node) -> Iterator[Presets]:
+    yield Presets(containerd)
+    (node.store / "cri/containerd").unlink()
+
+
+@pytest.mark.parametrize("variant", ["", "bare"])
+def test_the_containers_of_a_pod_share_it(
+    presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, variant: str
+) -> None:
+    on_disk = [line for line in presets.example.splitlines() if "medium: Memory" not in line]
+    node.compile("\n".join(on_disk).replace("failurePolicy: Ignore", "failurePolicy: Fail"))
+    start_plugin()
+    assert_its_pod_alone_shares(presets, start_pod, variant)
+
+
+@pytest.mark.parametrize("variant", ["", "bare"])
+def test_no_runtime_is_led_to_the_node_by_a_link_in_it(
+    presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, tmp_path: Path, variant: str
+) -> None:
+    """Before 2.0, a pod's mount below a reserved one is replaced by the same part of it, here a container's."""
+    node.compile("\n".join(line for line in presets.example.splitlines() if "medium: Memory" not in line))
+    start_plugin()
+    pod = presets.pod(start_pod, variant)
+    sh(pod.run(name="first"), "mkdir /cache/sub")
+    try:
+        second = pod.run(name="second", mounts=[(str(tmp_path), "/cache/sub")])
+    except CriError as error:
+        assert "/cache/sub" in str(error)  # containerd 2.0 and later removes the mount
+    else:
+        assert [point for _, point, _ in second.mounts("/cache")] == ["/cache"]
+
+
+def test_in_memory_is_for_the_wrapper(
+    presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node
+) -> None:
+    node.compile(presets.example.replace("failurePolicy: Ignore", "failurePolicy: Fail"))
+    start_plugin()
+    with pytest.raises(CriError, match="medium: Memory cannot be mounted by the NRI plugin; use the runtime wrapper"):
+        presets.pod(start_pod).run()

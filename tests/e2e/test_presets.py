@@ -1,0 +1,83 @@
+"""A pod's directories by way of the hook, in the node's mount namespace and in the container's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.runtimes import guarded
+from e2e.support import RUNTIMES, Bundle, Node, Running, need
+from hook.core.linux.volumes import sweep
+from hook.core.reserve.volumes import in_memory
+
+POD = "11111111-2222-3333-4444-555555555555"
+POLICY = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  kubelet: {root: ROOT}
+  rules:
+  - {name: disk, mounts: [{emptyDir: {}, mountPath: /disk}]}
+  - {name: memory, match: {containerNames: [m*]}, mounts: [{emptyDir: {medium: Memory}, mountPath: /memory}]}
+"""
+
+
+@pytest.fixture
+def kubelet(node: Node) -> Iterator[Path]:
+    """kubelet's root directory, with that of one pod."""
+    root = node.directory / "kubelet"
+    (root / "pods" / POD).mkdir(parents=True)
+    node.compile(POLICY.replace("ROOT", str(root)))
+    yield root
+    shutil.rmtree(root / "pods")
+    sweep(str(root / "pods"))
+    with contextlib.suppress(FileNotFoundError):
+        Path(in_memory(str(root / "pods"))).rmdir()
+
+
+def bundles(node: Node, *names: str, **more: str) -> list[Bundle]:
+    """Containers of the pod. `more`: annotations, or their type."""
+    made = [Bundle(node.directory / "k8s.io" / name) for name in names]
+    for bundle, name in zip(made, names, strict=True):
+        bundle.pod(container=name, **more)
+        bundle.save()
+    return made
+
+
+@pytest.mark.parametrize("stage", ["createRuntime", "createContainer"])
+@pytest.mark.parametrize("runtime", sorted(RUNTIMES))
+@pytest.mark.usefixtures("kubelet")
+def test_the_hook_alone_makes_and_mounts_it(node: Node, runtime: str, stage: str) -> None:
+    one, two, three, four = bundles(node, "one", "two", "m1", "m2")
+    with guarded(stage, RUNTIMES[runtime], node, one) as first, guarded(stage, RUNTIMES[runtime], node, two) as second:
+        first.exec("/bin/sh", "-c", "echo mine > /disk/file")
+        assert second.exec("/bin/cat", "/disk/file") == "mine\n"
+    if stage == "createContainer":
+        refused = guarded(stage, RUNTIMES[runtime], node, three)
+        assert refused.create() != 0
+        assert "a createContainer hook cannot mount on the node" in str(node.logged()[-1])
+        return
+    with (
+        guarded(stage, RUNTIMES[runtime], node, three) as first,
+        guarded(stage, RUNTIMES[runtime], node, four) as second,
+    ):
+        first.exec("/bin/sh", "-c", "echo mine > /memory/file")
+        assert second.exec("/bin/cat", "/memory/file") == "mine\n"
+
+
+@pytest.mark.usefixtures("kubelet")
+def test_gvisors_containers_share_it(node: Node) -> None:
+    """Two sandboxes: runsc looks for the sandbox of a container that is none."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
+    real = node.directory / "runsc"
+    real.write_text('#!/bin/sh\nexec /usr/bin/runsc --platform=ptrace --network=none --ignore-cgroups "$@"\n')
+    real.chmod(0o755)
+    one, two = bundles(node, "m1", "m2", type="sandbox")
+    with Running(node.dispatcher(str(real)), one) as first, Running(node.dispatcher(str(real)), two) as second:
+        first.exec("/bin/sh", "-c", "echo mine > /disk/file; echo mine > /memory/file")
+        assert second.exec("/bin/cat", "/disk/file", "/memory/file") == "mine\nmine\n"

@@ -1,0 +1,121 @@
+"""A rule's emptyDir: what the policy may say of it, where it is for one pod, and what contradicts it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from hook.core.container.identity import Identity
+from hook.core.container.start import Start
+from hook.core.facts import Container
+from hook.core.plan import Plan, plan
+from unit.support import POD, document, policy, problems
+
+CACHE = {"mountPath": "/cache", "emptyDir": {}}
+MEMORY = {"mountPath": "/cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}
+DISK = "/var/lib/kubelet/pods/1-2-3/reassert/"
+
+
+def rule(*mounts: dict[str, Any], name: str = "r", **more: Any) -> dict[str, Any]:
+    return {"name": name, "mounts": list(mounts), **more}
+
+
+def decided(*rules: dict[str, Any], identity: Identity = POD, mounts: tuple[str, ...] = (), **spec: Any) -> Plan:
+    own: list[dict[str, object]] = [
+        {"destination": path, "type": "bind", "source": "/x", "options": ["rbind"]} for path in mounts
+    ]
+    start = Start([], own)
+    return plan(policy(*rules, **spec), Container(identity, start))
+
+
+def source(*rules: dict[str, Any], **more: Any) -> str:
+    decision = decided(*rules, **more)
+    assert not decided(*rules, **more).refusal()
+    return decision.mounts[0].source()
+
+
+@pytest.mark.parametrize(
+    ("mount", "says"),
+    [
+        ({"emptyDir": {"medium": "HugePages"}}, "'HugePages' is not one of , Memory"),
+        ({"emptyDir": {"sizeLimit": "64Mi"}}, "sizeLimit needs medium: Memory; nothing on the node limits a directory"),
+        ({"emptyDir": {"medium": "Memory", "sizeLimit": "64 MB"}}, "sizeLimit: '64 MB' is not allowed"),
+        ({"emptyDir": {}, "hostPath": "/x"}, "emptyDir, hostPath given; it takes exactly one of hostPath"),
+        ({"emptyDir": {}, "onMissingSource": "Skip"}, "onMissingSource has no effect with emptyDir"),
+        ({"emptyDir": {"medium": "Memory"}}, "the NRI plugin cannot mount a tmpfs, so failurePolicy decides there"),
+    ],
+)
+def test_what_it_cannot_be_is_said_with_its_place(mount: dict[str, Any], says: str) -> None:
+    [problem] = problems(document(rule({"mountPath": "/cache", **mount})))
+    assert says in problem.message
+    assert problem.line > 1
+
+
+def test_each_pod_has_its_own_directory_for_each_path_medium_and_size() -> None:
+    assert source(rule(CACHE)).startswith(DISK)
+    assert source(rule(CACHE), kubelet={"root": "/k/"}).startswith("/k/pods/1-2-3/reassert/")
+    assert source(rule(MEMORY)).startswith("/run/reassert/volumes/var-lib-kubelet-pods/1-2-3/")
+    larger = {"mountPath": "/cache", "emptyDir": {"medium": "Memory", "sizeLimit": "1G"}}
+    each = [CACHE, {**CACHE, "mountPath": "/data"}, MEMORY, larger]
+    assert len({source(rule(mount)).rpartition("/")[2] for mount in each}) == len(each)
+    three = decided(rule(larger, {**MEMORY, "mountPath": "/x"}, {**CACHE, "mountPath": "/y"}))
+    sizes = [edit.volume[2] for edit in three.mounts]
+    assert sizes == [10**9, 64 << 20, -1]
+
+
+def test_it_is_writable_and_has_no_devices_and_no_set_user_id_programs() -> None:
+    [edit] = decided(rule(CACHE)).mounts
+    assert edit.options() == ["rbind", "rprivate", "rw", "nosuid", "nodev"]
+    [edit] = decided(rule({**CACHE, "readOnly": True})).mounts
+    assert "ro" in edit.options()
+
+
+@pytest.mark.parametrize("uid", [None, "", ".", "..", "../x", "a/b"])
+def test_without_a_known_pod_failure_policy_decides(uid: str | None) -> None:
+    identity = Identity("containerd", True, "team-a", "web-1", uid, "app", ("container",), "i")
+    assert "it is unknown whose this container is" in decided(rule(CACHE), identity=identity).refusal()
+    assert not decided(rule(CACHE), identity=identity, failurePolicy="Ignore").refusal()
+    assert "unknown whose" in decided(rule(CACHE), identity=Identity("ambiguous", None)).refusal()
+
+
+def test_a_container_of_no_pod_is_refused_with_the_remedy() -> None:
+    alone = Identity("podman", False, types=("container",))
+    assert (
+        "this container has no pod; give the rule a match with namespaces"
+        in decided(rule(CACHE), identity=alone).refusal()
+    )
+    preset = rule(CACHE, match={"podSelector": {"matchLabels": {"role": "frontend"}}})
+    assert not decided(preset, identity=alone).refusal()
+
+
+def test_presets_merge_and_a_contradiction_is_an_error() -> None:
+    two = decided(
+        rule(CACHE, env=[{"name": "A", "value": "1"}]), rule(CACHE, name="s", env=[{"name": "B", "value": "2"}])
+    )
+    assert not two.refusal()
+    assert [(edit.kind, edit.name) for edit in two.edits] == [("env", "A"), ("env", "B"), ("mount", "/cache")]
+    for other in (MEMORY, {"mountPath": "/cache", "hostPath": "/x"}, {**CACHE, "readOnly": True}):
+        messages = [problem.message for problem in problems(document(rule(CACHE), rule(other, name="s")))]
+        assert any("rules r and s want different things for mount /cache" in message for message in messages)
+        apart = rule(other, name="s", match={"containerNames": ["a*"]})
+        refusal = decided(rule(CACHE, match={"containerNames": ["*p"]}), apart).refusal()
+        assert "wants another mount at /cache than rule r" in refusal or "does not exist" in refusal
+
+
+def test_a_pods_own_mount_there_is_a_conflict() -> None:
+    assert (
+        "mount /cache is reserved and /cache was mounted"
+        in decided(rule(CACHE, onConflict="Deny"), mounts=("/cache",)).refusal()
+    )
+    assert not decided(rule(CACHE), mounts=("/cache", "/cache/mine")).refusal()
+
+
+@pytest.mark.parametrize(
+    "upper", [CACHE, {**CACHE, "readOnly": True}, {"mountPath": "/cache", "hostPath": "/", "readOnly": False}]
+)
+def test_no_reserved_mount_is_in_one_that_other_containers_write_to(upper: dict[str, Any]) -> None:
+    """They could remove the directory that it is mounted on, and the mount with it."""
+    lower = {"mountPath": "/cache/ca", "hostPath": "/etc"}
+    assert "mount /cache is a volume above the reserved mount /cache/ca" in decided(rule(upper, lower)).refusal()
+    assert not decided(rule(upper, {**lower, "volumesAbove": "Allow"})).refusal()
