@@ -110,7 +110,8 @@ def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds:
         path = f"{directory}/{name}"
         try:
             trusted(path)
-            answer = _call(read_file(path, 4096).decode().rstrip("\n"), method, asked_id, deadline)
+            of_id = b"\n" + _string(asked_id)  # field 1, the id
+            answer = call(read_file(path, 4096).decode().rstrip("\n"), method, of_id, deadline)
             found = _answer(method, answer, identity)
         except TimeoutError:
             late = True
@@ -130,27 +131,30 @@ def _answer(method: str, answer: bytes, identity: "Identity") -> "Answer":
     if method == POD:
         metadata = message(message(status).get(2))
         of = [part.decode() for part in (metadata.get(3), metadata.get(2)) if isinstance(part, bytes)]
-        found = _pairs(status, 7)
+        found = pairs(status, 7)
     else:
-        labels = _pairs(status, 12)
+        labels = pairs(status, 12)
         of = [labels.get("io.kubernetes.pod.namespace", ""), labels.get("io.kubernetes.pod.uid", "")]
-        found = _pairs(status, 13)
+        found = pairs(status, 13)
     return found if of == [identity.namespace, identity.uid] else None
 
 
-def _pairs(status: object, number: int) -> "dict[str, str]":
+def pairs(status: object, number: int) -> "dict[str, str]":
     """A field map<string, string> of a message. Raises Malformed, ValueError."""
-    pairs: dict[str, str] = {}
+    found: dict[str, str] = {}
     for entry in [content for field, content in fields(status) if field == number] if isinstance(status, bytes) else ():
         pair = message(entry, strict=True)
         key, value = pair.get(1, b""), pair.get(2, b"")
         if isinstance(key, bytes) and isinstance(value, bytes):
-            pairs[key.decode()] = value.decode()
-    return pairs
+            found[key.decode()] = value.decode()
+    return found
 
 
-def _call(path: str, method: str, asked_id: str, deadline: float) -> bytes:
-    """The message that answers a status call for an id; empty if the engine answers with an error. Raises OSError."""
+def call(path: str, method: str, request: bytes, deadline: float) -> bytes:
+    """The message that answers a call of the RuntimeService; empty if the engine answers with an error.
+
+    `request`: the message of the call. `deadline`: of the monotonic clock. Raises OSError, Malformed.
+    """
     from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM, socket
 
     headers = (
@@ -162,7 +166,6 @@ def _call(path: str, method: str, asked_id: str, deadline: float) -> bytes:
         ("te", "trailers"),
     )
     encoded = b"".join([b"\0" + _string(name) + _string(value) for name, value in headers])  # RFC 7541, 6.2.2
-    asked = b"\n" + _string(asked_id)  # field 1, the id
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     try:
         connection.settimeout(max(deadline - time.monotonic(), 0.001))
@@ -172,7 +175,7 @@ def _call(path: str, method: str, asked_id: str, deadline: float) -> bytes:
             + _frame(_SETTINGS, 0, 0, b"\0\4" + _LIMIT.to_bytes(4, "big"))  # SETTINGS_INITIAL_WINDOW_SIZE
             + _frame(_WINDOW_UPDATE, 0, 0, _LIMIT.to_bytes(4, "big"))
             + _frame(_HEADERS, _END_HEADERS, 1, encoded)
-            + _frame(_DATA, _END_STREAM, 1, b"\0" + len(asked).to_bytes(4, "big") + asked)
+            + _frame(_DATA, _END_STREAM, 1, b"\0" + len(request).to_bytes(4, "big") + request)
         )
         body = _body(connection, deadline)
     finally:

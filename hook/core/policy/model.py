@@ -87,6 +87,7 @@ class Policy:
         self.event_log: list[Any] = header.get("eventLog", [])
         self.allowed_annotations: list[str] = header.get("allowedAnnotations", [])
         self.asks: bool = header.get("asks", False)
+        self.on_missing_files: str = header["onMissingFiles"]
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 8
+FORMAT = 9
 """Version of the compiled form. A store with another version is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024
@@ -39,6 +39,14 @@ def store_path(source: str, store: str) -> str:
 def file_key(status: posix.stat_result) -> "list[int]":
     """Inode, size, mtime and ctime of the policy file: with another key, the policy is compiled again."""
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+
+
+def path_state(path: str) -> "list[int] | int | None":
+    """The key of a file that a policy names; the error if it cannot be looked at."""
+    try:
+        return file_key(posix.stat(path))
+    except OSError as error:
+        return error.errno
 
 
 def load(source: str = SOURCE, store: str = STORE) -> Policy:
@@ -80,8 +88,16 @@ class Stored:
         self._lines = lines
 
     def has_compiled(self, key: "list[int]") -> bool:
-        """Whether the policy file with this key was compiled, with or without errors."""
-        return key in (self._header["key"], self._header["heldKey"])
+        """Whether the policy file with this key was compiled, with or without errors.
+
+        One that is held back for files that the node lacks counts until one of them changes.
+        """
+        if key == self._header["key"]:
+            return True
+        lacking = self._header.get("heldFor", ())
+        return key == self._header["heldKey"] and [path_state(path) for path, _ in lacking] == [
+            was for _, was in lacking
+        ]
 
     def policy(self, source: str, key: "list[int]", problem: str) -> Policy:
         """The policy, with a warning if the policy file is missing or has errors."""
@@ -118,6 +134,7 @@ NO_RULES: "dict[str, Any]" = {
     "sha256": "",
     "mode": ENFORCE,
     "failurePolicy": FAIL,
+    "onMissingFiles": "KeepLast",
     "excludedNamespaces": ["kube-system"],
     "excludedTypes": [],
     "kubeletRoot": KUBELET_ROOT,

@@ -62,6 +62,11 @@ _METRICS = (
         "Exit status of the last node verify: 0 protected, 1 not, 3 nothing to verify.",
     ),
     ("gauge verify_timestamp_seconds engine", "When node verify last ended."),
+    (
+        "gauge wired engine handler",
+        "1 while the running engine calls reassert for a handler, 0 since it does not any more; looked at each minute. "
+        "No sample: not known, or never wired.",
+    ),
     ("gauge ca_certificates path", "Certificates in a file that the policy mounts."),
     ("gauge ca_expired_certificates path", "Those of them that have expired."),
     ("gauge ca_next_expiry_timestamp_seconds path", "When the next of them expires that has not expired yet."),
@@ -119,11 +124,11 @@ class Metrics(NoMetrics):
         """See NoMetrics."""
         self.metrics[metric].set(value)
 
-    def set_all(self, metric: str, values: Mapping[str, float]) -> None:
-        """Set a gauge with one label, by its values. Others are forgotten."""
+    def set_all(self, metric: str, values: Mapping[str, float] | Mapping[tuple[str, str], float]) -> None:
+        """Set a gauge with labels, by their values: one, or a tuple. Others are forgotten."""
         self.metrics[metric].clear()
         for label, value in values.items():
-            self.metrics[metric].labels(label).set(value)
+            self.metrics[metric].labels(*(label if isinstance(label, tuple) else (label,))).set(value)
 
     def policy(self, policy: Policy, loaded_at: float) -> None:
         """See NoMetrics."""
