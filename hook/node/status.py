@@ -22,6 +22,7 @@ from hook.core.policy import compiler, store
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.store import KUBELET_ROOT
 from hook.node import services, systemd
+from hook.node.artifacts import dispatchers
 from hook.node.change import journal
 from hook.node.change.files import LINK, TREE, Change, Disk, State, look
 from hook.node.change.program import front_in_use, path_in_use, policy
@@ -307,7 +308,8 @@ def out_of_date(
     restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
     run = f"run `reassert node install`{restart}"
     found, newer = [], []
-    unwired = [each.name for each in handlers if _lacks_all(each, part)] if rewiring.references_differ() else []
+    calls = rewiring.references_differ() or any(path.startswith(f"{dispatchers.DIRECTORY}/") for path in paths)
+    unwired = [each.name for each in handlers if calls and _lacks_all(each, part)]
     if unwired:
         found.append(f"{engine.name}: NOT WIRED, containers of {', '.join(unwired)} start without reassert: {run}")
     elif NRI in part.adapters or any(map(rewiring.was_changed, paths)):

@@ -54,7 +54,10 @@ _METRICS = (
     ("counter nri_connections", "Connections to a container runtime."),
     ("gauge policy_info path sha256 mode", "The policy in force."),
     ("gauge policy_loaded_timestamp_seconds", "When the plugin loaded the policy in force."),
-    ("gauge policy_held_back", "1 while the policy file is not in force, because it is broken or missing."),
+    (
+        "gauge policy_held_back",
+        "1 while the policy file is not in force: broken, missing or being written, or the node lacks its files.",
+    ),
     ("gauge policy_compiled_timestamp_seconds", "When the policy in force was compiled; 0 if there is none."),
     ("gauge build_info version", "The version of the process."),
     (

@@ -185,6 +185,13 @@ def test_what_install_would_change_is_not_wired_wrong_or_newer(node: Machine) ->
     exit_status, found = status()
     assert (exit_status, found["state"]) == (1, "not certain")
     assert found["problems"] == [f"crio: {dispatcher} out of date: run `reassert node install`"]
+    dispatcher.write_text('#!/bin/sh\nexec crun "$@"\n')
+    exit_status, found = status()
+    assert (exit_status, found["state"]) == (1, "NOT WIRED")
+    assert found["problems"] == [
+        "crio: NOT WIRED, containers of crun start without reassert: run `reassert node install`, which restarts "
+        "CRI-O 1.31.0"
+    ]
     dispatcher.write_text(text)
     socket = Path("/var/lib/reassert/cri/crio")
     record = Path("/var/lib/reassert/node/installed.json")
