@@ -132,7 +132,10 @@ def _look_at_policy(found: Status) -> None:
         return
     header = compiler.stored_header(store.SOURCE, store.STORE)[0] or {}
     found.since = str(header.get("since", ""))
-    why = not_enforced(found.policy, found.record.engines())
+    engines = found.record.engines()
+    why = not_enforced(found.policy, engines)
+    if engines and not any({RUNTIME, HOOK, NRI} & {*found.record.parts[name].adapters} for name in engines):
+        why = "only the adapter cdi is wired, and pods ask for its devices or not"
     if why and found.exit_status != NOT_WIRED:
         found.remarks.insert(0, f"NOT ENFORCED: {why}")
 
@@ -308,11 +311,13 @@ def out_of_date(
     restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
     run = f"run `reassert node install`{restart}"
     found, newer = [], []
-    calls = rewiring.references_differ() or any(path.startswith(f"{dispatchers.DIRECTORY}/") for path in paths)
+    # Without its dispatcher a handler starts nothing.
+    other = [path for path in paths if path.startswith(f"{dispatchers.DIRECTORY}/") and rewiring.disk.at(path)]
+    calls = rewiring.references_differ() or other
     unwired = [each.name for each in handlers if calls and _lacks_all(each, part)]
     if unwired:
         found.append(f"{engine.name}: NOT WIRED, containers of {', '.join(unwired)} start without reassert: {run}")
-    elif NRI in part.adapters or any(map(rewiring.was_changed, paths)):
+    elif paths and (NRI in part.adapters or any(map(rewiring.was_changed, paths))):
         found.append(f"{engine.name}: {', '.join(paths)} out of date: {run}")
     elif paths:
         newer.append(f"protected, and newer settings are available for {engine.name} ({', '.join(paths)}): {run}")

@@ -100,7 +100,9 @@ def test_exec_env_that_nri_does_not_show_is_a_hint_without_the_wrapper(
     adapters: str, hinted: bool, node: Machine
 ) -> None:
     install(adapters)
-    hints = status()[1]["hints"]
+    _, found = status()
+    hints = found["hints"]
+    assert not [problem for problem in found["problems"] if "out of date" in problem]
     assert any("kubectl exec --env" in hint and "--adapter nri,runtime" in hint for hint in hints) is hinted
 
 
