@@ -3,17 +3,18 @@
 Few policies have both, so a container start without such rules does not load this module. Builtins only.
 """
 
+from hook.core.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.core.events import EDITED, ENTRIES, HELD, INEXACT, WOULD_DENY
-from hook.core.policy.model import AUDIT, FAIL
+from hook.core.plan import Plan, plan
+from hook.core.policy.model import AUDIT, FAIL, Match
+from hook.core.reserve import Edit, Reason
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
     from hook.core.facts import Container
-    from hook.core.plan import Plan
-    from hook.core.reserve import Edit, Reason
 
 MARK = "tried"
 """A member of an event: some of its entries have `mode: Audit` and say what a rule in Audit mode would have done."""
@@ -86,3 +87,41 @@ def _add(event: "dict[str, Any]", key: str, drafted: "list[Any]", own: "list[dic
     if len(entries) > ENTRIES:
         omitted = event.setdefault("omitted", {})
         omitted["/" + key] = omitted.get("/" + key, 0) + len(entries) - ENTRIES
+
+
+def attempt(contain: "Callable[[list[Match]], Container]", decided: Plan, kinds: "frozenset[str]") -> AuditedRules:
+    """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises.
+
+    `contain`: returns the container with the facts that matches need.
+    """
+    audited = AuditedRules()
+    matches = [match for match in decided.matches if match.applies]
+    matches += [_switched_on(match) for match in decided.matches if match.is_audited]
+    try:
+        container = contain(matches)
+        whole = plan(decided.policy, container, matches, kinds)
+    except Exception as error:  # whatever a tried rule causes, the container starts as decided
+        reason = [Reason("", "", describe(error))]
+        if isinstance(error, CAUSED_BY_THE_CONTAINER):
+            audited.denials = reason
+        else:
+            audited.errors = reason
+        return audited
+    audited.plan, audited.container = whole, container
+    known = [_wanted(edit) for edit in decided.edits]
+    names = {match.rule.name for match in decided.matches if match.is_audited}
+    audited.edits = [edit for edit in whole.edits if edit.rule in names and _wanted(edit) not in known]
+    audited.would_refuse(whole.denials, decided.denials)
+    errors = {str(error) for error in decided.errors}
+    audited.errors = [error for error in whole.errors if str(error) not in errors]
+    return audited
+
+
+def _switched_on(match: Match) -> Match:
+    switched = Match(match.rule, match.conditions)
+    switched.applies = True
+    return switched
+
+
+def _wanted(edit: Edit) -> "tuple[object, ...]":
+    return edit.kind, edit.name, edit.before_and_after()[1]

@@ -6,7 +6,7 @@ Every adapter and `explain` use it, and none has its own copy of a step. Part of
 import posix
 import time
 
-from hook.core.base.errors import TooLarge, Unacceptable, describe
+from hook.core.base.errors import CAUSED_BY_THE_CONTAINER, describe
 from hook.core.base.system import is_shortage, read_file, timestamp
 from hook.core.container.identity import Identity
 from hook.core.events import (
@@ -156,8 +156,19 @@ class Case:
         self.container = self.contain(self.policy, identity, target, matches)
         decided = plan(self.policy, self.container, matches, kinds)
         if self.decides_audited and any(match.is_audited for match in decided.matches):
-            self.audited_rules = attempt(self, decided, target, kinds)
+            self.audited_rules = self._attempt(decided, target, kinds)
         return decided
+
+    def _attempt(self, decided: Plan, target: "Start", kinds: "frozenset[str]") -> "AuditedRules":
+        """What all rules would do, beside what was decided. Never raises."""
+        from hook.core.audited import attempt
+
+        self.enforced, self.reads_node = decided, True
+        try:
+            who = self.container.identity
+            return attempt(lambda matches: self.contain(decided.policy, who, target, matches), decided, kinds)
+        finally:
+            self.enforced = None
 
     def contain(self, policy: Policy, identity: Identity, start: "Start", matches: "list[Match]") -> Container:
         """The container with the facts of the node that the matching rules need."""
@@ -304,10 +315,6 @@ def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Se
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
 
 
-CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
-"""Errors of a decision that a container's own text can cause. Files of the node raise Undecided or OSError."""
-
-
 def verdict(case: Case, error: Exception) -> Verdict:
     """`failurePolicy` says whether the container starts, but for two kinds of errors. Enforce mode refuses these.
 
@@ -349,49 +356,3 @@ def _without_plan(event: "dict[str, object]", name: str, key: str, message: str,
     event.update(event=name, level="warning" if starts else "error", applied=False)
     event[key] = [{"rule": "", "message": message}]
     return event
-
-
-def attempt(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> "AuditedRules":
-    """Plan with all rules, the enforced ones first, and compare with what was decided. Never raises."""
-    case.enforced = decided
-    try:
-        return _attempted(case, decided, target, kinds)
-    finally:
-        case.enforced = None
-
-
-def _attempted(case: "Case", decided: "Plan", target: "Start", kinds: "frozenset[str]") -> "AuditedRules":
-    from hook.core.audited import AuditedRules
-
-    audited = AuditedRules()
-    matches = [match for match in decided.matches if match.applies]
-    matches += [_switched_on(match) for match in decided.matches if match.is_audited]
-    case.reads_node = True
-    try:
-        container = case.contain(decided.policy, case.container.identity, target, matches)
-        whole = plan(decided.policy, container, matches, kinds)
-    except Exception as error:  # whatever a tried rule causes, the container starts as decided
-        reason = [Reason("", "", describe(error))]
-        if isinstance(error, CAUSED_BY_THE_CONTAINER):
-            audited.denials = reason
-        else:
-            audited.errors = reason
-        return audited
-    audited.plan, audited.container = whole, container
-    known = [_wanted(edit) for edit in decided.edits]
-    names = {match.rule.name for match in decided.matches if match.is_audited}
-    audited.edits = [edit for edit in whole.edits if edit.rule in names and _wanted(edit) not in known]
-    audited.would_refuse(whole.denials, decided.denials)
-    errors = {str(error) for error in decided.errors}
-    audited.errors = [error for error in whole.errors if str(error) not in errors]
-    return audited
-
-
-def _switched_on(match: Match) -> Match:
-    switched = Match(match.rule, match.conditions)
-    switched.applies = True
-    return switched
-
-
-def _wanted(edit: Edit) -> "tuple[object, ...]":
-    return edit.kind, edit.name, edit.before_and_after()[1]

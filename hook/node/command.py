@@ -34,10 +34,14 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
     showing = node.add_parser(
         "status",
-        help="show what is wired; exit status 0: wired and current, 1: something is wrong, 3: not wired",
+        help="show what is in force; exit status 0: protected, 1: something is wrong, 3: not wired, 4: the policy "
+        "enforces nothing, or newer settings are available",
     )
     add_engine(showing)
     showing.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    showing.add_argument(
+        "--record", action="store_true", help="print nothing: note for metrics and event log which handlers are wired"
+    )
     showing.set_defaults(run=_status)
 
     plan = node.add_parser("plan", help="show what install would change on this node, and change nothing")
@@ -75,6 +79,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         help="accept that a part was not tried: handler/NAME, exec/NAME, warm/NAME, rule/NAME or way/NAME, as verify "
         "names it; * and ? are wildcards; may be repeated",
     )
+    verifying.add_argument(
+        "--again", action="store_true", help="verify each wired engine, and accept what its last verify was to accept"
+    )
     add_engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")
     verifying.set_defaults(run=_verify)
@@ -110,7 +117,7 @@ def _install(options: argparse.Namespace) -> int:
             rewiring = asked.rewiring
             _warn(asked)
             prove = None
-            if options.probe and rewiring.engine.running() and rewiring.differences():
+            if options.probe and rewiring.engine.running() and (rewiring.differences() or rewiring.restarts()):
                 from hook.node.probe.proof import Proof
 
                 proof = Proof(rewiring.engine, asked.choice.policy, asked.wiring)
@@ -124,6 +131,10 @@ def _install(options: argparse.Namespace) -> int:
             raise
         finally:
             _tidy()
+    if changed:
+        from hook.node import wired
+
+        wired.forget()
     target = rewiring.target
     old = status.preexisting(rewiring.engine, rewiring.before(), target.adapters, target.runtime_class)
     for remark in [*asked.wiring.remarks, *old]:
@@ -169,23 +180,42 @@ def _say_restart(rewiring: Rewiring) -> None:
 
 def _verify(options: argparse.Namespace) -> int:
     from hook.node.probe import report
-    from hook.node.probe.report import Accepted
-    from hook.node.probe.verify import verify
 
     _root()
     locate()
     registry.clear_probes()  # a start of a test container reports the same problems
     record = Record.read()
-    engine = registry.engine(registry.chosen(options.engine, record.engines()))
+    if not options.again:
+        return _verify_one(registry.chosen(options.engine, record.engines()), options.accepted, options.output, record)
+    last = report.last_results()
+    results = [
+        _verify_one(
+            name,
+            [*options.accepted, *last[name].accepted] if name in last else options.accepted,
+            options.output,
+            record,
+        )
+        for name in record.engines()
+        if options.engine in (None, name)
+    ]
+    return 1 if 1 in results else max(results, default=0)
+
+
+def _verify_one(name: str, excepted: list[str], output: str, record: Record) -> int:
+    from hook.node.probe import report
+    from hook.node.probe.report import Accepted
+    from hook.node.probe.verify import verify
+
+    engine = registry.engine(name)
     part = record.parts.get(engine.name, OwnerRecord())
     now = engine.read()
     handlers = engine.handlers(now, part.notes)
-    accepted = Accepted(options.accepted, _beside(engine.name, record))
+    accepted = Accepted(excepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
         agent = bool(part.adapters) and systemd.is_active(services.SOCKET)
         in_force = policy(seeded=not part.adapters)
-        found = verify(engine, handlers, in_force, starter, options.output, accepted, agent)
-    report.record_result(engine.name, found)
+        found = verify(engine, handlers, in_force, starter, output, accepted, agent)
+    report.record_result(engine.name, found, excepted)
     return found
 
 
@@ -289,6 +319,11 @@ def _engine_or_removed(name: str) -> AnyEngine:
 def _status(options: argparse.Namespace) -> int:
     _root()
     locate()
+    if options.record:
+        from hook.node import wired
+
+        wired.record(Record.read())
+        return 0
     found = status.node_status(Record.read(), options.engine, options.old_files)
     show = as_json if options.output == "json" else as_table
     print(show(found))

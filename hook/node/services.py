@@ -29,6 +29,16 @@ SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "re
 UNITS = (SOCKET, SERVICE)
 """The agent's."""
 
+TIMERS = ("reassert-status.timer", "reassert-verify.timer")
+"""Each starts the service of its name: a look at the wiring each minute, and `node verify` once a day."""
+
+_COMMANDS = {
+    SERVICE: "agent $NRI $METRICS $OPTIONS",
+    "reassert-status.service": "node status --record",
+    "reassert-verify.service": "node verify --again",
+}
+"""What the services start, behind the program."""
+
 DROP_IN = f"/etc/systemd/system/{SERVICE}.d/nri.conf"
 """With this file the agent runs the NRI plugin. Then PLUGIN does not run: one of the two, never both."""
 
@@ -41,7 +51,7 @@ METRICS = "metrics"
 _DIRECTORY = "/etc/systemd/system"
 _METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
 _PACKAGED = "/usr/lib/systemd/system"
-_WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target"}
+_WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target", **dict.fromkeys(TIMERS, "timers.target")}
 
 PLUGIN_IS_OURS = "unit"
 """A key in an engine's notes. False: something else than a service of this node runs the plugin (`--no-unit`)."""
@@ -83,7 +93,7 @@ def add_agent(wiring: Wiring, choice: Choice) -> None:
         wiring.notes[METRICS] = choice.metrics
     if choice.front and {RUNTIME, HOOK, NRI} & set(choice.adapters):
         wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), _hook_file(choice)]
-        wiring.units = [*UNITS, *wiring.units]
+        wiring.units = [*UNITS, *wiring.units, *TIMERS]
     elif choice.metrics:
         wiring.remarks.append("no metrics are served, because there is no agent")
 
@@ -141,12 +151,13 @@ def _hook_file(choice: Choice) -> Change:
 def _units(program: str) -> list[Change]:
     """The unit files, and what `systemctl enable` would make. A package has the files: then only that."""
     found: list[Change] = []
-    for name in UNITS:
+    for name in dict.fromkeys((*_WANTED_BY, *_COMMANDS)):
         path = f"{_PACKAGED}/{name}"
         if not (program.startswith("/usr/lib/") and os.path.exists(path)):
             path = f"{_DIRECTORY}/{name}"
-            found.append((path, _unit(name, f"{shlex.join([program, 'agent'])} $NRI $METRICS $OPTIONS")))
-        found.append((f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)))
+            found.append((path, _unit(name, f"{shlex.quote(program)} {_COMMANDS.get(name, '')}")))
+        if name in _WANTED_BY:
+            found.append((f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)))
     return found
 
 
@@ -251,7 +262,7 @@ def _is_connected() -> bool:
 def stop(units: list[str]) -> None:
     """Stop units that are not needed any more. Raises NodeError."""
     for unit in units:
-        systemd.run("stop", unit)
+        systemd.run("stop", unit, *([unit.replace(".timer", ".service")] if unit in TIMERS else []))
     if any(unit.endswith(".socket") for unit in units):
         with suppress(FileNotFoundError):
             os.unlink(_LISTENING)

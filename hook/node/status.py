@@ -5,19 +5,24 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hook import __version__
+from hook.core.base.compare import glob_match
 from hook.core.base.errors import ReassertError
+from hook.core.base.system import timestamp
 from hook.core.base.text import printable
 from hook.core.events import EVENTS
-from hook.core.policy.model import AUDIT, Policy
+from hook.core.policy import compiler, store
+from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.store import KUBELET_ROOT
 from hook.node import services, systemd
+from hook.node.artifacts import dispatchers
 from hook.node.change import journal
 from hook.node.change.files import LINK, TREE, Change, Disk, State, look
 from hook.node.change.program import front_in_use, path_in_use, policy
@@ -25,19 +30,23 @@ from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
 from hook.node.engines import registry
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
+from hook.node.errors import NodeError
 from hook.node.services import METRICS, PLUGIN_IS_OURS
 from hook.node.sources import problems_and_hints
 
 if TYPE_CHECKING:
     from hook.node import agent
 
-OUT_OF_DATE, NOT_WIRED = 1, 3
-"""Exit statuses of `status`. systemctl uses 3 for a unit that is not active."""
+OUT_OF_DATE, NOT_WIRED, UNENFORCED = 1, 3, 4
+"""Exit statuses of `status`. systemctl uses 3 for a unit that is not active. 4: there is only a remark."""
 
 _EXEC_ENV = (
     "NRI does not show the env of `kubectl exec --env` (KEP-6035), so such a process gets a reserved name as its "
     "caller sets it; `--adapter nri,runtime` corrects it"
 )
+
+NOT_KNOWN = "not known"
+"""The note of a handler whose engine does not tell what it has loaded."""
 
 _CLAIM = b"ClaimUID"
 """A field that each claim in kubelet's dra_manager_state has."""
@@ -47,7 +56,8 @@ _CLAIM = b"ClaimUID"
 class Status:
     """The state of a node. `rows`: every handler with its engine. `starts`, `execs`: the last ones of each handler.
 
-    `exit_status`: 0, OUT_OF_DATE or NOT_WIRED.
+    `policy`: the one in force. `since`: when it took force. `remarks`: why a node without problems enforces nothing, or
+    that newer settings are available. `exit_status`: 0, OUT_OF_DATE, NOT_WIRED or UNENFORCED.
     """
 
     record: Record
@@ -55,9 +65,33 @@ class Status:
     starts: dict[tuple[str, str], agent.Starts] = field(default_factory=dict)
     execs: dict[tuple[str, str], agent.Starts] = field(default_factory=dict)
     agent: agent.Agent | None = None
+    policy: Policy | None = None
+    since: str = ""
     problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     hints: list[str] = field(default_factory=list)
     exit_status: int = NOT_WIRED
+
+    def state(self) -> str:
+        """Returns the state in a few words."""
+        if self.exit_status == NOT_WIRED or any(" NOT WIRED" in problem for problem in self.problems):
+            return "NOT WIRED"
+        return "not certain" if self.problems else "; ".join(self.remarks) or "protected"
+
+    def about(self) -> dict[str, Any]:
+        """Returns what the evidence is about: node, time, version of the program, and the policy."""
+        rules = self.policy.candidates(None) if self.policy else []
+        audited = sum(rule.is_audited or bool(self.policy and self.policy.mode == AUDIT) for rule in rules)
+        policy = self.policy and {
+            "path": self.policy.path,
+            "sha256": self.policy.fingerprint,
+            "mode": self.policy.mode,
+            "rules": {"enforced": len(rules) - audited, "tried": audited},
+            "since": self.since or None,
+            "heldBack": self.policy.warning or None,
+        }
+        now = timestamp(time.time_ns())
+        return {"node": os.uname().nodename, "time": now, "version": __version__, "policy": policy or None}
 
 
 def node_status(record: Record, name: str | None, old_files: Callable[[Policy], list[str]]) -> Status:
@@ -73,6 +107,7 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     elif name is None:
         found.hints += registry.other_distributions()
     interrupted = journal.pending()
+    _look_at_policy(found)
     if found.exit_status != NOT_WIRED:
         problems, hints = _named_files(old_files, record.engines())
         found.problems += problems + _event_log(EVENTS)
@@ -84,7 +119,50 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
         )
     if (found.problems and found.exit_status == 0) or interrupted:
         found.exit_status = OUT_OF_DATE
+    if found.remarks and found.exit_status == 0:
+        found.exit_status = UNENFORCED
     return found
+
+
+def _look_at_policy(found: Status) -> None:
+    """Adds the policy in force and, on a node that is wired, why it enforces nothing."""
+    try:
+        found.policy = policy(seeded=False)
+    except ReassertError:  # `out_of_date` reports it for each engine
+        return
+    header = compiler.stored_header(store.SOURCE, store.STORE)[0] or {}
+    found.since = str(header.get("since", ""))
+    engines = found.record.engines()
+    why = not_enforced(found.policy, engines)
+    if engines and not any({RUNTIME, HOOK, NRI} & {*found.record.parts[name].adapters} for name in engines):
+        why = "only the adapter cdi is wired, and pods ask for its devices or not"
+    if why and found.exit_status != NOT_WIRED:
+        found.remarks.insert(0, f"NOT ENFORCED: {why}")
+
+
+def not_enforced(in_force: Policy, engines: list[str]) -> str:
+    """Why a policy changes and refuses nothing, whatever containers start; "" if it may. `engines`: those wired."""
+    if in_force.mode == AUDIT:
+        return "the mode is Audit"
+    if any(not pattern.strip("*") for pattern in in_force.excluded_namespaces):
+        return "the policy excludes every namespace"
+    rules = [rule for rule in in_force.candidates(None) if not rule.is_audited]
+    if not rules:
+        return "the policy has no rules"
+    if all(_matches_nothing(rule, in_force, engines) for rule in rules):
+        return f"no container matches a rule ({', '.join(rule.name for rule in rules)})"
+    return ""
+
+
+def _matches_nothing(rule: Rule, in_force: Policy, engines: list[str]) -> bool:
+    """Whether `exclude` excludes all that a rule matches, or it is for pods and no engine has pods."""
+    namespaces, types = rule.conditions.get("namespaces", []), rule.conditions.get("containerTypes", [])
+    excluded = in_force.excluded_namespaces
+    return (
+        (bool(namespaces) and all(any(glob_match(glob, name) for glob in excluded) for name in namespaces))
+        or (bool(types) and {*types} <= {*in_force.excluded_types})
+        or (engines == ["podman"] and bool({"namespaces", "podSelector"} & {*rule.conditions}))
+    )
 
 
 def _look_at_engine(found: Status, name: str) -> None:
@@ -96,7 +174,8 @@ def _look_at_engine(found: Status, name: str) -> None:
         engine = registry.engine(name)
         now = engine.read()
         part = record.parts.get(name, OwnerRecord())
-        handlers = engine.handlers(now, part.notes)
+        handlers, problems = handlers_in_force(engine, now, part)
+        found.problems += [f"{name}: {problem}" for problem in problems]
         found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
@@ -105,7 +184,9 @@ def _look_at_engine(found: Status, name: str) -> None:
         found.hints += [f"{name}: {hint}" for hint in hints]
         if part.adapters:
             found.exit_status = min(found.exit_status, 0)
-            found.problems += out_of_date(engine, now, record, part)
+            wrong_now, newer = out_of_date(engine, now, record, part, handlers)
+            found.problems += wrong_now
+            found.remarks += newer
             if NRI in part.adapters and RUNTIME not in part.adapters:
                 found.hints.append(f"{name}: {_EXEC_ENV}")
             _look_at_agent(found, engine, now, part, handlers)
@@ -117,6 +198,27 @@ def _look_at_engine(found: Status, name: str) -> None:
     except ReassertError as error:
         wrong.append(f"{name}: {error}")
         found.exit_status = min(found.exit_status, OUT_OF_DATE if is_wired else NOT_WIRED)
+
+
+def handlers_in_force(engine: AnyEngine, now: object, part: OwnerRecord) -> tuple[list[Handler], list[str]]:
+    """Returns the handlers as the running engine has loaded them, and the differences to its files."""
+    files = engine.handlers(now, part.notes)
+    if not ({RUNTIME, HOOK} & {*part.adapters} and engine.running()):
+        return files, []
+    try:
+        loaded = engine.loaded(now)
+    except NodeError as error:
+        unknown = [replace(handler, wired=(), note=NOT_KNOWN) for handler in files]
+        return unknown, [f"it is not known whether it is wired: {error}"]
+    lacks = engine.not_loaded(now, loaded, part.notes)
+    problem = (
+        f"NOT WIRED, containers start without reassert: {engine.title} runs with other settings for {', '.join(lacks)} "
+        f"than its files say: run `reassert node install`, which {engine.verb}s it"
+    )
+    has = engine.handlers(loaded, part.notes)
+    names = {handler.name for handler in has}
+    absent = [replace(each, wired=(), note="not loaded") for each in files if each.name not in names]
+    return has + absent, [problem] if lacks else []
 
 
 def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
@@ -182,8 +284,13 @@ def _not_a_log(status: os.stat_result) -> str:
     return "" if status.st_uid in (0, os.geteuid()) else f"it belongs to the user {status.st_uid}, not to root"
 
 
-def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecord) -> list[str]:
-    """Returns what `node install` with the same options would change, and which services do not run."""
+def out_of_date(
+    engine: AnyEngine, now: object, record: Record, part: OwnerRecord, handlers: list[Handler]
+) -> tuple[list[str], list[str]]:
+    """Returns what `node install` with the same options would put right, with what does not run; and newer settings.
+
+    `handlers`: as they are in force.
+    """
     in_force = policy(seeded=False)
     wanted = services.is_wanted(part.notes)
     front = "" if services.why_cold(wanted, front_in_use()) else front_in_use()
@@ -202,7 +309,18 @@ def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecor
     # A user's edit of an engine's file changes only its backup, which the next install writes: nothing is out of date.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
     restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
-    found = [f"{engine.name}: {', '.join(paths)} out of date: run `reassert node install`{restart}"] if paths else []
+    run = f"run `reassert node install`{restart}"
+    found, newer = [], []
+    # Without its dispatcher a handler starts nothing.
+    other = [path for path in paths if path.startswith(f"{dispatchers.DIRECTORY}/") and rewiring.disk.at(path)]
+    calls = rewiring.references_differ() or other
+    unwired = [each.name for each in handlers if calls and _lacks_all(each, part)]
+    if unwired:
+        found.append(f"{engine.name}: NOT WIRED, containers of {', '.join(unwired)} start without reassert: {run}")
+    elif paths and (NRI in part.adapters or any(map(rewiring.was_changed, paths))):
+        found.append(f"{engine.name}: {', '.join(paths)} out of date: {run}")
+    elif paths:
+        newer.append(f"protected, and newer settings are available for {engine.name} ({', '.join(paths)}): {run}")
     if not os.access(choice.program, os.X_OK):
         found.append(f"{engine.name}: {choice.program} is missing, so no container starts: run `reassert node install`")
     if front and not os.access(front, os.X_OK):
@@ -211,7 +329,13 @@ def out_of_date(engine: AnyEngine, now: object, record: Record, part: OwnerRecor
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
         found.append(f"{engine.name}: {engine.title} does not run")
-    return found
+    return found, newer
+
+
+def _lacks_all(handler: Handler, part: OwnerRecord) -> bool:
+    """Whether a handler that is to be wired calls its runtime without reassert."""
+    in_scope = part.runtime_class in (None, handler.name)
+    return in_scope and bool(handler.runtime) and not {RUNTIME, HOOK, NRI} & {*handler.wired}
 
 
 def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRecord, choice: Choice) -> Rewiring:
@@ -265,7 +389,7 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 
 
 def as_table(found: Status) -> str:
-    """Returns a table with one line per handler, then the agent, the problems and hints."""
+    """Returns node, policy and state, a table with one line per handler, then the agent, the problems and hints."""
     from hook.node.agent import Starts
     from hook.node.terminal import table  # brings importlib.metadata
 
@@ -286,9 +410,20 @@ def as_table(found: Status) -> str:
         *(f"! {problem}" for problem in found.problems),
         *(f"Hint: {hint}" for hint in found.hints),
     ]
-    return "\n".join(
-        [table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", "EXECS", ""]), *map(printable, remarks)]
-    )
+    rows = table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", "EXECS", ""])
+    return "\n".join([*map(printable, _head(found)), "", rows, *map(printable, remarks)])
+
+
+def _head(found: Status) -> list[str]:
+    about = found.about()
+    policy = about["policy"]
+    line = "none"
+    if policy:
+        rules = f"rules: {policy['rules']['enforced']} enforced, {policy['rules']['tried']} tried"
+        since = f", since {policy['since']}" if policy["since"] else ""
+        line = f"{policy['path']}, sha256 {policy['sha256']}, {policy['mode']}, {rules}{since}"
+    first = f"reassert   {about['version']} on {about['node']}, {about['time']}"
+    return [first, f"policy     {line}", f"state      {found.state()}"]
 
 
 def as_json(found: Status) -> str:
@@ -309,7 +444,8 @@ def as_json(found: Status) -> str:
             }
         )
     about = found.agent.as_dict() if found.agent else None
-    return json.dumps({"engines": engines, "agent": about, "problems": found.problems, "hints": found.hints}, indent=2)
+    state = {"state": found.state(), "problems": found.problems, "remarks": found.remarks, "hints": found.hints}
+    return json.dumps({**found.about(), **state, "engines": engines, "agent": about}, indent=2)
 
 
 def cdi_support(lack: str, kubelet_root: str) -> tuple[list[str], list[str]]:

@@ -47,8 +47,8 @@ ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
 install -d "$root/usr/lib/systemd/system" "$doc"
 install -d "$root/etc/reassert/trust.d"
-for unit in reassert-agent.service reassert-agent.socket reassert-nri.service reassert-trust.path reassert-trust.service; do
-  sed 's|=/usr/local/bin/reassert|=/usr/bin/reassert|' "packaging/systemd/$unit" > "$root/usr/lib/systemd/system/$unit"
+for unit in packaging/systemd/*; do
+  sed 's|=/usr/local/bin/reassert|=/usr/bin/reassert|' "$unit" > "$root/usr/lib/systemd/system/${unit##*/}"
 done
 for unit in path service; do # the template for stores with a name of their own
   cp "$root/usr/lib/systemd/system/reassert-trust.$unit" "$root/usr/lib/systemd/system/reassert-trust@.$unit"

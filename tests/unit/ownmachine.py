@@ -15,11 +15,14 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import tomlkit
 
 _CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
 _EMPTY = (
@@ -101,6 +104,35 @@ class Machine:
             "*) cat /etc/crio/crio.conf.d/99-reassert.conf 2> /dev/null || : ;; esac",
         )
 
+    @contextmanager
+    def crio_daemon(self) -> Iterator[Callable[[], None]]:
+        """CRI-O's socket, which answers /config with the files as they were when the given function was called last."""
+        fixture = Path(__file__).resolve().parents[1] / "fixtures/crio/default.toml"
+        drop_in = Path("/etc/crio/crio.conf.d/99-reassert.conf")
+        loaded = [b""]
+
+        def load() -> None:
+            values: dict[str, Any] = tomllib.loads(fixture.read_text())
+            for name, said in (tomllib.loads(drop_in.read_text())["crio"] if drop_in.exists() else {}).items():
+                runtimes = {**values["crio"][name].get("runtimes", {}), **said.pop("runtimes", {})}
+                values["crio"][name].update({**said, "runtimes": runtimes} if runtimes else said)
+            loaded[0] = tomlkit.dumps(values).encode()
+
+        load()
+        path = Path("/var/run/crio/crio.sock")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+            listening.listen()
+            thread = threading.Thread(target=_serve, args=(listening, loaded))
+            thread.start()
+            try:
+                yield load
+            finally:
+                listening.shutdown(socket.SHUT_RDWR)
+                thread.join()
+
     def devices(self) -> None:
         """Empties /dev."""
         _mount("tmpfs", "/dev", "tmpfs", 0, "mode=0755")
@@ -165,6 +197,17 @@ def _answer(listening: socket.socket, answers: list[dict[str, Any]]) -> None:
             with connection:
                 connection.recv(1 << 16)
                 connection.send(json.dumps(answers.pop(0) if len(answers) > 1 else answers[0]).encode())
+
+
+def _serve(listening: socket.socket, content: list[bytes]) -> None:
+    with suppress(OSError):
+        while True:
+            connection = listening.accept()[0]
+            with connection:
+                asked = connection.recv(1 << 16).partition(b" HTTP/")[0]
+                status = b"200 OK" if asked == b"GET /config" else b"404 Not Found"
+                head = b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n" % (status, len(content[0]))
+                connection.sendall(head + content[0])
 
 
 def _call(name: str, *arguments: Any) -> None:

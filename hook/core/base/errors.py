@@ -35,6 +35,10 @@ class Usage(ReassertError):
     """The command line is wrong."""
 
 
+CAUSED_BY_THE_CONTAINER = (Unacceptable, TooLarge, MemoryError, RecursionError, UnicodeError)
+"""Errors of a decision that a container's own text can cause. Files of the node raise Undecided or OSError."""
+
+
 def describe(error: BaseException) -> str:
     """An error as one line of text.
 

@@ -137,11 +137,11 @@ def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds:
         try:
             trusted(path)
             if method == GET:
-                found = _of_containers(_call(path, method, _pod(identity), deadline), identity)
+                found = _of_containers(call(path, method, _pod(identity), deadline), identity)
             else:
                 socket = read_file(path, 4096).decode().rstrip("\n")
                 verbose = b"\x10\1" if method == DEVICES else b""
-                found = _answer(method, _call(socket, method, _field(1, asked_id) + verbose, deadline), identity)
+                found = _answer(method, call(socket, method, _field(1, asked_id) + verbose, deadline), identity)
         except _Busy:
             time.sleep(_PAUSE)
             late = time.monotonic() > deadline
@@ -165,11 +165,11 @@ def _answer(method: str, answer: bytes, identity: "Identity") -> "Answer":
     if method == POD:
         metadata = message(message(status).get(2))
         of = [part.decode() for part in (metadata.get(3), metadata.get(2)) if isinstance(part, bytes)]
-        found = _pairs(status, 7)
+        found = pairs(status, 7)
     else:
-        labels = _pairs(status, 12)
+        labels = pairs(status, 12)
         of = [labels.get("io.kubernetes.pod.namespace", ""), labels.get("io.kubernetes.pod.uid", "")]
-        found = _pairs(status, 13) if method == CONTAINER else _devices(_pairs(answer, 2).get("info", "{}"))
+        found = pairs(status, 13) if method == CONTAINER else _devices(pairs(answer, 2).get("info", "{}"))
     return found if of == [identity.namespace, identity.uid] else None
 
 
@@ -189,9 +189,9 @@ def _of_containers(answer: bytes, identity: "Identity") -> "Answer":
     found = {}
     for container in [content for field, content in fields(pod) if field == 3 and isinstance(content, bytes)]:
         claims = [message(content) for field, content in fields(container) if field == 5]
-        pairs = [[part.decode() for part in (c.get(3), c.get(2)) if isinstance(part, bytes)] for c in claims]
+        named = [[part.decode() for part in (c.get(3), c.get(2)) if isinstance(part, bytes)] for c in claims]
         name = message(container).get(1)
-        found[name.decode() if isinstance(name, bytes) else ""] = " ".join(["/".join(pair) for pair in pairs])
+        found[name.decode() if isinstance(name, bytes) else ""] = " ".join(["/".join(pair) for pair in named])
     return found
 
 
@@ -200,22 +200,22 @@ def _pod(identity: "Identity") -> bytes:
     return _field(1, str(identity.pod)) + _field(2, str(identity.namespace))
 
 
-def _pairs(status: object, number: int) -> "dict[str, str]":
+def pairs(status: object, number: int) -> "dict[str, str]":
     """A field map<string, string> of a message. Raises Malformed, ValueError."""
-    pairs: dict[str, str] = {}
+    found: dict[str, str] = {}
     for entry in [content for field, content in fields(status) if field == number] if isinstance(status, bytes) else ():
         pair = message(entry, strict=True)
         key, value = pair.get(1, b""), pair.get(2, b"")
         if isinstance(key, bytes) and isinstance(value, bytes):
-            pairs[key.decode()] = value.decode()
-    return pairs
+            found[key.decode()] = value.decode()
+    return found
 
 
 class _Busy(Malformed):
     """The answer is RESOURCE_EXHAUSTED."""
 
 
-def _call(path: str, method: str, asked: bytes, deadline: float) -> bytes:
+def call(path: str, method: str, asked: bytes, deadline: float) -> bytes:
     """The message that answers a call; empty if the answer is an error. Raises OSError, Malformed, _Busy."""
     from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM, socket
 

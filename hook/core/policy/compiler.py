@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
+import signal
 import time
 from contextlib import suppress
 from hashlib import sha256
@@ -15,15 +18,28 @@ from hook.core.base import logfile
 from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.jsontext import encode
+from hook.core.base.mountinfo import LOCAL, mount_table
 from hook.core.base.system import make_directory, replace_file, timestamp, trusted
-from hook.core.plan import SHARED_PROCESSES
+from hook.core.container.identity import Identity
+from hook.core.container.start import Start
+from hook.core.facts import Container
+from hook.core.facts.gather import gather
+from hook.core.plan import SHARED_PROCESSES, plan
 from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, VALUE, Env, Mount
-from hook.core.policy.model import AUDIT, ENFORCE, Policy, Rule
+from hook.core.policy.model import AUDIT, ENFORCE, Match, Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem, Source, parse
-from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, file_key, store_path
+from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, file_key, path_state, store_path
 
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict", SHARED_PROCESSES)
 """Fields of a rule that a start reads in another form than the policy file's."""
+
+WRITER_SECONDS = 1.0
+"""How long a compile waits for a process that has the policy file open for writing."""
+
+_CUT = (
+    "its last line has no end, as after a write that was interrupted: end it with a newline, or write the file beside "
+    "it and rename"
+)
 
 _TICK = 1.1
 """Seconds after which a file whose times are whole seconds gets another time by an edit."""
@@ -47,6 +63,7 @@ class Compiled:
         self.header: dict[str, Any] = {
             "sha256": source.sha256,
             "mode": _mode(source, rules),
+            "onMissingFiles": spec.get("onMissingFiles", NO_RULES["onMissingFiles"]),
             "failurePolicy": spec.get("failurePolicy", NO_RULES["failurePolicy"]),
             "excludedNamespaces": list(exclude.get("namespaces") or []),
             "excludedTypes": list(exclude.get("containerTypes") or []),
@@ -103,14 +120,29 @@ def compile_bytes(path: str, content: bytes) -> Compiled:
     return Compiled(source, list(rules.values()), problems)
 
 
-def read_source(path: str) -> tuple[bytes, os.stat_result]:
+class BeingWrittenError(ReassertError):
+    """A process has the policy file open for writing. `status`: the file's."""
+
+    def __init__(self, path: str, status: os.stat_result) -> None:
+        self.status = status
+        super().__init__(f"{path} is being written: a process has it open; write beside it, then rename")
+
+
+def read_source(path: str, seconds: float | None = None) -> tuple[bytes, os.stat_result]:
     """A policy file's content and its status. Raises ReassertError.
+
+    `seconds`: how long to wait for its writers to close it, before BeingWrittenError. None: it is read at once.
 
     fstat comes before read: if the file changes in between, the stored key no longer matches and the next start
     recompiles.
     """
     try:
         with Path(path).open("rb") as file:
+            deadline = time.monotonic() + (seconds or 0.0)
+            while seconds is not None and _is_open_for_writing(file.fileno()):
+                if time.monotonic() > deadline:
+                    raise BeingWrittenError(path, os.fstat(file.fileno()))
+                time.sleep(0.02)
             status = os.fstat(file.fileno())
             content = file.read(SOURCE_LIMIT + 1)
     except OSError as error:
@@ -118,6 +150,33 @@ def read_source(path: str) -> tuple[bytes, os.stat_result]:
     if len(content) > SOURCE_LIMIT:
         raise ReassertError(f"{path} is larger than the limit of {SOURCE_LIMIT} bytes")
     return content, status
+
+
+def _is_open_for_writing(fd: int) -> bool:
+    """Whether a process has a file open for writing. Only else the kernel grants a lease for reading (fcntl(2)).
+
+    Until `fd` is closed, the lease makes a new writer wait. One on a network, or without leases, does not tell.
+    """
+    status = os.fstat(fd)
+    device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
+    kinds = [row.filesystem for row in mount_table("thread-self").values() if row.device == device]
+    if kinds and kinds[0] not in LOCAL:
+        return False
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a writer that waits sends it; it ends no process
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN
+    return False
+
+
+def _seems_cut(content: bytes, status: os.stat_result, last: dict[str, Any]) -> bool:
+    """Whether the last good policy's file was written over in place, and its last line has no end.
+
+    So is what a writer leaves that died. JSON is complete if it can be parsed.
+    """
+    in_place = (last.get("key") or [0])[0] == status.st_ino
+    return in_place and not content.endswith(b"\n") and not content.lstrip().startswith(b"{")
 
 
 def _seconds_left(status: os.stat_result) -> float:
@@ -133,18 +192,31 @@ def _seconds_left(status: os.stat_result) -> float:
 def refresh(path: str, store: str) -> str:
     """Compile the policy file, write the result into the store, and return the store's text.
 
-    A policy file with errors does not replace the last good policy; the store then holds that policy and the errors. A
-    store that cannot be written (a full disk) is no error: the caller has the text.
+    A policy file with errors does not replace the last good policy; the store then holds that policy and the errors. So
+    does a new policy that would refuse every container for files that the node lacks (`_lacking`), and one that a
+    writer may not have finished. A store that cannot be written (a full disk) is no error: the caller has the text.
 
     A policy that another version compiled is replaced by a good policy only. Where an upgrade stops at a policy file
     with errors, that version runs on, and this is its last good policy.
     """
-    content, status = read_source(path)
-    while (rest := _seconds_left(status)) > 0:
-        time.sleep(rest)
-        content, status = read_source(path)
     try:
-        text = _store_text(compile_bytes(path, content), file_key(status))
+        content, status = read_source(path, WRITER_SECONDS)
+        while (rest := _seconds_left(status)) > 0:
+            time.sleep(rest)
+            content, status = read_source(path, WRITER_SECONDS)
+    except BeingWrittenError as error:  # not stored: that it is closed changes no key
+        return _held_text(path, store, file_key(error.status), [str(error)])
+    try:
+        compiled = compile_bytes(path, content)
+        last = stored_header(path, store)[0] or {}
+        why, files = _lacking(compiled, last)
+        if _seems_cut(content, status, last):
+            why, files = f"{path}: {_CUT}", []
+        text = (
+            _held_text(path, store, file_key(status), [why], files)
+            if why
+            else _store_text(compiled, file_key(status), last)
+        )
     except PolicyInvalid as error:
         errors = [problem.at(path) for problem in error.problems if problem.severity == "error"]
         text = _held_text(path, store, file_key(status), errors)
@@ -158,28 +230,86 @@ def refresh(path: str, store: str) -> str:
     return text
 
 
-def _store_text(compiled: Compiled, key: list[int]) -> str:
+def _lacking(compiled: Compiled, last: dict[str, Any]) -> tuple[str, list[list[Any]]]:
+    """Why a new policy would refuse every container on this node, and the state of the files that it lacks.
+
+    "" if it would not, if it says that it is to take force, or if there is no other good policy. `last`: the header in
+    the store. What decides is `plan`, for a container that overrides nothing.
+    """
+    header = compiled.header
+    if header["onMissingFiles"] == ENFORCE or not last.get("sha256") or last["sha256"] == header["sha256"]:
+        return "", []
+    files: dict[str, Any] = {}
+    why = ""
+    for _ in range(2):  # a file that comes between the look and its state must not be waited for
+        try:
+            why, lacks = _refusal(compiled.policy())
+        except (ReassertError, OSError):
+            return "", []
+        if not why:
+            return "", []
+        files = {path: files[path] if path in files else path_state(path) for path in lacks}
+    path = compiled.source.path
+    return f"{path}: it would refuse every container on this node: {why}", [[*item] for item in files.items()]
+
+
+def _refusal(policy: Policy) -> tuple[str, list[str]]:
+    """Why a container without mounts and env is refused by the rules for every container, and what the node lacks."""
+    rules = [rule for rule in policy.candidates(None) if not rule.is_audited and _is_for_every_pod(rule)]
+    matches = [Match(rule, []) for rule in rules]
+    identity = Identity("", False, types=("container",))
+    facts = gather(policy, identity, matches)
+    lacks = sorted({*facts.absent_sources, *facts.unreadable})
+    everywhere = any(pattern == "*" for pattern in policy.excluded_namespaces)
+    refusal = plan(policy, Container(identity, Start([], []), facts), matches).refusal() if lacks else ""
+    return "" if everywhere else refusal, lacks
+
+
+def _is_for_every_pod(rule: Rule) -> bool:
+    """Whether the rule matches a container of each pod."""
+    return all(
+        "container" in wanted if field == "containerTypes" else not wanted or "*" in wanted
+        for field, wanted in rule.conditions.items()
+    )
+
+
+def _store_text(compiled: Compiled, key: list[int], last: dict[str, Any]) -> str:
+    """`last`: the header in the store, {} without one."""
+    now = timestamp(time.time_ns())
     header = {
         "format": FORMAT,
         "version": __version__,
         "source": compiled.source.path,
         "key": key,
-        "compiledAt": timestamp(time.time_ns()),
+        "compiledAt": now,
+        "since": last["since"] if last.get("sha256") == compiled.source.sha256 else now,
         "heldKey": None,
         "heldSince": "",
         "heldErrors": [],
+        "heldFor": [],
         **compiled.header,
     }
     return "\n".join([encode(header), *compiled.lines, ""])
 
 
-def _held_text(path: str, store: str, key: list[int], errors: list[str]) -> str:
-    """The store's text for a policy file with errors: the last good policy, or NO_RULES, and the errors."""
+def _held_text(path: str, store: str, key: list[int], errors: list[str], files: list[list[Any]] | None = None) -> str:
+    """The store's text for a policy file with errors: the last good policy, or NO_RULES, and the errors.
+
+    `files`: those for which it is held back, with their states.
+    """
     header, lines = stored_header(path, store)
     if header is None:
-        header = {"format": FORMAT, "version": __version__, "source": path, "key": None, "compiledAt": "", **NO_RULES}
+        header = {
+            "format": FORMAT,
+            "version": __version__,
+            "source": path,
+            "key": None,
+            "compiledAt": "",
+            "since": "",
+            **NO_RULES,
+        }
         lines = []
-    header.update(heldKey=key, heldSince=timestamp(time.time_ns()), heldErrors=errors)
+    header.update(heldKey=key, heldSince=timestamp(time.time_ns()), heldErrors=errors, heldFor=files or [])
     return "\n".join([encode(header), *lines, ""])
 
 

@@ -89,6 +89,7 @@ class Policy:
         self.allowed_annotations: list[str] = header.get("allowedAnnotations", [])
         self.asks: bool = header.get("asks", False)
         self.node_paths: dict[str, str] = {"reassert": "Refuse", "engine": "Report", **header.get("nodePaths", {})}
+        self.on_missing_files: str = header["onMissingFiles"]
         self._index: dict[str, list[int]] = header["index"]
         self._patterns: dict[str, list[int]] = header["patterns"]
 

@@ -41,6 +41,14 @@ def file_key(status: posix.stat_result) -> "list[int]":
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
+def path_state(path: str) -> "list[int] | int | None":
+    """The key of a file that a policy names; the error if it cannot be looked at."""
+    try:
+        return file_key(posix.stat(path))
+    except OSError as error:
+        return error.errno
+
+
 def load(source: str = SOURCE, store: str = STORE) -> Policy:
     """The policy in force, compiled if the policy file changed. Never raises for bad input. `source`: absolute path."""
     problem, key = source_key(source)
@@ -80,8 +88,16 @@ class Stored:
         self._lines = lines
 
     def has_compiled(self, key: "list[int]") -> bool:
-        """Whether the policy file with this key was compiled, with or without errors."""
-        return key in (self._header["key"], self._header["heldKey"])
+        """Whether the policy file with this key was compiled, with or without errors.
+
+        One that is held back for files that the node lacks counts until one of them changes.
+        """
+        if key == self._header["key"]:
+            return True
+        lacking = self._header.get("heldFor", ())
+        return key == self._header["heldKey"] and [path_state(path) for path, _ in lacking] == [
+            was for _, was in lacking
+        ]
 
     def policy(self, source: str, key: "list[int]", problem: str) -> Policy:
         """The policy, with a warning if the policy file is missing or has errors."""
@@ -118,6 +134,7 @@ NO_RULES: "dict[str, Any]" = {
     "sha256": "",
     "mode": ENFORCE,
     "failurePolicy": FAIL,
+    "onMissingFiles": "KeepLast",
     "excludedNamespaces": ["kube-system"],
     "excludedTypes": [],
     "kubeletRoot": KUBELET_ROOT,

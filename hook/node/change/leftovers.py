@@ -15,6 +15,7 @@ from hook.node.change.record import Record
 
 _STATE = {
     "last-verify.json": "the last result of node verify",
+    "wired.json": "which handlers were wired",
     "events-position.json": "the position of --metrics",
     "unchanged-starts": "starts that an earlier version has counted",
 }

@@ -133,18 +133,41 @@ class Rewiring:
     def restarts(self) -> bool:
         """Whether the engine must read its configuration again.
 
-        It must even if a user has restored a file already: the engine may not have read that file since.
+        It must even if a user has restored a file already, or if all files are right: what counts is what it has
+        loaded. Raises NodeError if it does not tell that.
         """
-        return bool(self.restored) or any(not self.disk.has(path, state) for path, state in self.references)
+        return bool(self.restored) or self.references_differ() or bool(self._not_loaded(self.before))
+
+    def references_differ(self) -> bool:
+        """Whether a configuration file has to be written."""
+        return any(not self.disk.has(path, state) for path, state in self.references)
+
+    def was_changed(self, path: str) -> bool:
+        """Whether a file is not as the last install left it."""
+        owned, now = self.record.owned(path), self.disk.at(path)
+        return (now and now.sha256()) != (owned and owned.after)
+
+    def _not_loaded(self, now: Callable[[], Any]) -> list[str]:
+        """Returns the handlers that are to be wired, and that the engine has not loaded. Raises NodeError."""
+        if not ({RUNTIME, HOOK} & {*self.target.adapters} and self.engine.running()):
+            return []
+        return self.engine.not_loaded(now(), self.engine.loaded(now()), self.target.wiring.notes)
+
+    def _restart(self, say: Say, after: Callable[[], Any]) -> None:
+        """Makes the engine load its files. Raises NodeError if it has not loaded them afterwards."""
+        say(f"{self.engine.verb}ing {self.engine.title}; {self.engine.restart_note}")
+        self.engine.restart()
+        if lacks := self._not_loaded(after):
+            raise NodeError(f"{self.engine.title} did not load the wiring of {', '.join(lacks)}")
 
     def make(self, say: Say, prove: Prove | None = None) -> bool:
         """Makes the change; returns whether anything changed. Raises NodeError after a rollback of everything."""
         part = self._new_part(self.stale, self.old.directories, self.stale_units, self.disk)
-        if not self.differences() and part == self.old:
+        restarts = self.restarts()
+        if not (restarts or self.differences()) and part == self.old:
             return False
         # Only a resident plugin must be restarted for a new program.
         moved = any(not self.disk.has(path, state) for path, state in self.target.program + self.artifacts)
-        restarts = self.restarts()
         changes = self.target.program + self.artifacts + self.references + self._recorded(part)
         operation = "install" if self.target.adapters else "uninstall"
         different = [path for path, state in changes if not self.disk.has(path, state)]
@@ -171,8 +194,7 @@ class Rewiring:
             if systemd.available():
                 services.start(started, moved, different, self.stale_units)
             if restarted:
-                say(f"{self.engine.verb}ing {self.engine.title}; {self.engine.restart_note}")
-                self.engine.restart()
+                self._restart(say, after)
             elif restarts:
                 say(f"{self.engine.title} does not run; it will read its new configuration when it starts")
             services.wait(started if self.engine.running() else [], restarted, [path for path, _ in self.artifacts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Self, TypeVar
 
 from hook.core.facts.cri import DIRECTORY
@@ -22,6 +22,9 @@ ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
 
 RUNC_TYPES = ("io.containerd.runc.v1", "io.containerd.runc.v2")
 """The runtime types of containerd and docker whose shim calls runc, or the program that BinaryName names."""
+
+LOADED_SECONDS = 5.0
+"""The longest wait for what a daemon has loaded, in seconds."""
 
 Now = TypeVar("Now")
 """An engine's configuration at one moment, as the engine understands it."""
@@ -180,6 +183,23 @@ class Engine(ABC, Generic[Now]):
     def called_for(self, now: Now, container_id: str) -> str:
         """The real runtime that is called for a running container; "" where that cannot be told."""
         return ""
+
+    def loaded(self, now: Now) -> Now:
+        """Returns `now` with what `handlers` reads as the running daemon has loaded it, whatever its files say since.
+
+        Raises NodeError if the daemon does not tell.
+        """
+        return now
+
+    def not_loaded(self, now: Now, loaded: Now, notes: dict[str, Any]) -> list[str]:
+        """Returns the handlers that the files wire and the running daemon has otherwise. `loaded`: as it returns it."""
+
+        def without_plugin(of: Now) -> list[Handler]:  # whose service may start between the two
+            found = self.handlers(of, notes)
+            return [replace(each, wired=tuple(name for name in each.wired if name != NRI)) for each in found]
+
+        has = without_plugin(loaded)
+        return [each.name for each in without_plugin(now) if each.wired and each not in has]
 
     def running(self) -> bool:
         """Whether the daemon runs; for an engine without a daemon, whether it can be called."""

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,7 +25,8 @@ from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.artifacts.specs import cdi_file, hooks_d, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import toml
-from hook.node.engines.base import CDI, HOOK, NRI, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import CDI, HOOK, LOADED_SECONDS, NRI, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.dockerd import fetch
 from hook.node.engines.nri_validator import Validator
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
@@ -289,6 +291,15 @@ class Crio(Engine[Files]):
             for path in files
             if '"precreate"' in path.read_text(errors="replace")
         ]
+
+    def loaded(self, now: Files) -> Files:
+        """Returns the configuration of the running CRI-O, which answers HTTP too on its socket (server/inspect.go)."""
+        listens = toml.get(now.effective(with_ours=True), ("crio", "api", "listen"), "/var/run/crio/crio.sock")
+        address = str(listens).removeprefix("unix://")
+        status, answer = fetch("/config", address, self.title, LOADED_SECONDS)
+        if status != HTTPStatus.OK:
+            raise NodeError(f"{self.title} at {address} answers /config with {status}")
+        return Files(toml.parse(answer.decode(errors="replace"), f"/config of {self.title}"), {}, self._ours, {})
 
     # -- what is to be
 

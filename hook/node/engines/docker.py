@@ -21,7 +21,7 @@ from hook.node.artifacts.specs import cdi_file
 from hook.node.change.files import State, look, put
 from hook.node.engines import dockerd as dockerapi
 from hook.node.engines import shims, toml
-from hook.node.engines.base import CDI, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import CDI, LOADED_SECONDS, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.dockerd import parse, render
 from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
@@ -305,6 +305,12 @@ class Docker(Engine[Settings]):
         wanted: dict[str, Any] = values.get("runtimes", {})
         same = all(now.get(name, {}).get("path", "") == entry.get("path", "") for name, entry in wanted.items())
         return same and set(now) == set(wanted) and info["DefaultRuntime"] == values.get("default-runtime", "runc")
+
+    def loaded(self, now: Settings) -> Settings:
+        """Returns runtimes and default runtime of the running dockerd. Raises NodeError."""
+        info = dockerapi.get("/info", self._address(now), LOADED_SECONDS)
+        runtimes = {name: entry for name, entry in info["Runtimes"].items() if name not in _STOCK}
+        return Settings(now.state, {**now.values, "runtimes": runtimes, "default-runtime": info["DefaultRuntime"]})
 
     def starter(self, now: Settings) -> Starter:
         """Returns a starter that uses the docker command."""

@@ -30,22 +30,31 @@ class NotThere(NodeError):
     """dockerd answered 404: the object does not exist, or no longer."""
 
 
-def get(path: str, address: str) -> Any:
+def get(path: str, address: str, seconds: float = SECONDS) -> Any:
     """Returns the JSON answer to a GET. `path`: without version. `address`: the socket. Raises NotThere, NodeError."""
+    status, answer = fetch(path, address, "dockerd", seconds)
+    try:
+        data = json.loads(answer)
+    except ValueError as error:
+        raise NodeError(f"dockerd does not answer at {address}: {error}") from None
+    if status != http.client.OK:
+        kind = NotThere if status == http.client.NOT_FOUND else NodeError
+        raise kind(f"dockerd at {address} answers {path} with: {data.get('message', status)}")
+    return data
+
+
+def fetch(path: str, address: str, who: str, seconds: float) -> tuple[int, bytes]:
+    """Returns status and content of the answer to a GET on a daemon's unix socket. Raises NodeError. `who`: for it."""
     connection = _Connection("localhost")
-    connection.address = address
+    connection.address, connection.seconds = address, seconds
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        data = json.loads(answer.read())
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        raise NodeError(f"dockerd does not answer at {address}: {error}") from None
+        return answer.status, answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise NodeError(f"{who} does not answer at {address}: {error}") from None
     finally:
         connection.close()
-    if answer.status != http.client.OK:
-        kind = NotThere if answer.status == http.client.NOT_FOUND else NodeError
-        raise kind(f"dockerd at {address} answers {path} with: {data.get('message', answer.status)}")
-    return data
 
 
 def wait_for_reload(ask: Callable[[], None], address: str) -> None:
@@ -72,10 +81,11 @@ def wait_for_reload(ask: Callable[[], None], address: str) -> None:
 
 class _Connection(http.client.HTTPConnection):
     address = ""
+    seconds = SECONDS
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(SECONDS)
+        self.sock.settimeout(self.seconds)
         self.sock.connect(self.address)
 
 

@@ -10,6 +10,7 @@ import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from hook.core.base.compare import glob_match
 from hook.core.base.errors import ReassertError
@@ -205,19 +206,30 @@ class Report:
         return "every handler is protected" + (f"; {UNTRIED}, and accepted: {untried}" if untried else "")
 
 
-def record_result(engine: str, status: int, store: str = STORE) -> None:
-    """Keep the exit status. A directory that cannot be written is no error."""
-    found = {**last_results(store), engine: (int(time.time()), status)}
+class LastResult(NamedTuple):
+    """Time and exit status of an engine's last `verify`, and what it was to accept (`--except`)."""
+
+    when: int
+    status: int
+    accepted: list[str]
+
+
+def record_result(engine: str, status: int, accepted: list[str], store: str = STORE) -> None:
+    """Keep the exit status, and the parts that were to be accepted. A directory that cannot be written is no error."""
+    found = {**last_results(store), engine: LastResult(int(time.time()), status, list(dict.fromkeys(accepted)))}
     with contextlib.suppress(OSError):
         make_directory(store, 0o700)
         replace_file(f"{store}/{LAST_VERIFY}", json.dumps(found).encode())
 
 
-def last_results(store: str = STORE) -> dict[str, tuple[int, int]]:
-    """Time and exit status by engine."""
+def last_results(store: str = STORE) -> dict[str, LastResult]:
+    """The last result by engine."""
     try:
         trusted(f"{store}/{LAST_VERIFY}")
         found = json.loads(Path(store, LAST_VERIFY).read_bytes())
-        return {str(engine): (int(when), int(status)) for engine, (when, status) in found.items()}
+        return {
+            str(engine): LastResult(int(when), int(status), [str(part) for parts in accepted for part in parts])
+            for engine, (when, status, *accepted) in found.items()  # an earlier version wrote no `accepted`
+        }
     except (OSError, ReassertError, ValueError, TypeError, AttributeError):
         return {}

@@ -19,6 +19,7 @@ from hook.core.policy import trust_layout as layout
 from hook.core.policy.compiler import stored_header
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
+from hook.node import wired
 from hook.node.probe import report
 from hook.ops.audit.stale import Stale, stale
 from hook.ops.events.reader import seconds_of
@@ -103,8 +104,9 @@ class NodeState:
             self._metrics.policy(policy, known.compiled)
         self._metrics.set("policy_compiled_timestamp_seconds", known.compiled)
         last = report.last_results(self._directory).items()
-        self._metrics.set_all("verify_exit_status", {engine: status for engine, (_, status) in last})
-        self._metrics.set_all("verify_timestamp_seconds", {engine: when for engine, (when, _) in last})
+        self._metrics.set_all("verify_exit_status", {engine: result.status for engine, result in last})
+        self._metrics.set_all("verify_timestamp_seconds", {engine: result.when for engine, result in last})
+        self._metrics.set_all("wired", wired.last_look(self._directory))
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY

@@ -54,7 +54,10 @@ _METRICS = (
     ("counter nri_connections", "Connections to a container runtime."),
     ("gauge policy_info path sha256 mode", "The policy in force."),
     ("gauge policy_loaded_timestamp_seconds", "When the plugin loaded the policy in force."),
-    ("gauge policy_held_back", "1 while the policy file is not in force, because it is broken or missing."),
+    (
+        "gauge policy_held_back",
+        "1 while the policy file is not in force: broken, missing or being written, or the node lacks its files.",
+    ),
     ("gauge policy_compiled_timestamp_seconds", "When the policy in force was compiled; 0 if there is none."),
     ("gauge build_info version", "The version of the process."),
     (
@@ -62,6 +65,11 @@ _METRICS = (
         "Exit status of the last node verify: 0 protected, 1 not, 3 nothing to verify.",
     ),
     ("gauge verify_timestamp_seconds engine", "When node verify last ended."),
+    (
+        "gauge wired engine handler",
+        "1 while the running engine calls reassert for a handler, 0 since it does not any more; looked at each minute. "
+        "No sample: not known, or never wired.",
+    ),
     ("gauge ca_certificates path", "Certificates in a file that the policy mounts."),
     ("gauge ca_expired_certificates path", "Those of them that have expired."),
     ("gauge ca_next_expiry_timestamp_seconds path", "When the next of them expires that has not expired yet."),
@@ -119,11 +127,11 @@ class Metrics(NoMetrics):
         """See NoMetrics."""
         self.metrics[metric].set(value)
 
-    def set_all(self, metric: str, values: Mapping[str, float]) -> None:
-        """Set a gauge with one label, by its values. Others are forgotten."""
+    def set_all(self, metric: str, values: Mapping[str, float] | Mapping[tuple[str, str], float]) -> None:
+        """Set a gauge with labels, by their values: one, or a tuple. Others are forgotten."""
         self.metrics[metric].clear()
         for label, value in values.items():
-            self.metrics[metric].labels(label).set(value)
+            self.metrics[metric].labels(*(label if isinstance(label, tuple) else (label,))).set(value)
 
     def policy(self, policy: Policy, loaded_at: float) -> None:
         """See NoMetrics."""

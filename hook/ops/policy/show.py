@@ -100,6 +100,7 @@ def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, 
         "spec": {
             "mode": policy.mode,
             "failurePolicy": policy.failure_policy,
+            "onMissingFiles": policy.on_missing_files,
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
             **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),

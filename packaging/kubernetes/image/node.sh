@@ -131,9 +131,13 @@ remove() {
 # Print the state as readiness probe, and write it for report.sh: a reason in one word, and a message.
 ready() {
   status=0
-  said=$(problem) || status=1
+  said=$(problem) || status=$?
   reason=Enforcing
   [ ! -e "$work/unverified" ] || reason=NothingToVerify
+  if [ "$status" -eq 4 ]; then # `node status`: the policy enforces nothing, or newer settings are available
+    reason=NothingToVerify
+    status=0
+  fi
   [ "$STATE" = present ] || reason=Removed
   [ "$status" -eq 0 ] || reason=NotReady
   printf '%s %s\n' "$reason" "$(printf %s "$said" | tr '\n' ' ')" > "$work/state.new"
@@ -152,8 +156,11 @@ problem() {
   elif [ "$STATE" = absent ]; then
     return 0
   else
-    shown=$(node "$installed" node status 2>&1) && return 0
+    found=0
+    shown=$(node "$installed" node status 2>&1) || found=$?
+    [ "$found" -ne 0 ] || return 0
     printf '%s\n' "$shown"
+    [ "$found" -ne 4 ] || return 4
   fi
   return 1
 }

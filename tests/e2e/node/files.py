@@ -25,7 +25,14 @@ Snapshot = dict[str, Entry]
 """By path on the node."""
 
 
-TIMED = {"last-verify.json", "events-position.json", "unchanged-starts", "etc-reassert-policy.yaml.json", ".lock"}
+TIMED = {
+    "last-verify.json",
+    "wired.json",
+    "events-position.json",
+    "unchanged-starts",
+    "etc-reassert-policy.yaml.json",
+    ".lock",
+}
 """Files with the time of the last `node verify`, and with the state of the metrics; the compiled
 policy, which the agent writes some time after its start. Their directory stands for them."""
 

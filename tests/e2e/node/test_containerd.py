@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from unit.kubelet import claim, state
@@ -16,6 +17,7 @@ from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
+from e2e.node.dumped import DROP_IN
 from e2e.node.engines import CONFIG
 from e2e.node.wired import (
     FILES,
@@ -92,8 +94,12 @@ def test_every_handler_is_wired_and_proved(copied: Wirable) -> None:
 
 @with_one_containerd
 def test_a_host_path_that_the_node_lacks_is_green_nowhere(node: Wirable) -> None:
-    """README's company-ca rule on a node without the bundle: valid, and no pod starts."""
-    policy = POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca")
+    """README's company-ca rule on a node without the bundle: valid, and no pod would start.
+
+    With another policy in force it is held back; `onMissingFiles: Enforce` takes it.
+    """
+    held = POLICY.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca")
+    policy = held.replace("spec:\n", "spec:\n  onMissingFiles: Enforce\n")
     node.booted.path(POLICY_FILE).write_text(policy)
     lacks = (
         "rule company-ca: hostPath /etc/no-such-ca: No such file or directory; every container that the rule matches"
@@ -109,11 +115,83 @@ def test_a_host_path_that_the_node_lacks_is_green_nowhere(node: Wirable) -> None
     node.booted.path(POLICY_FILE).write_text(POLICY)
     assert node.changes() == []
     node.install("--no-probe")
+    node.pod_gets("runc")
+    node.booted.path(POLICY_FILE).write_text(held)
+    node.pod_gets("runc")
+    warning = f"containerd: the last good policy stays in force: {POLICY_FILE}: it would refuse every container"
+    status, _, problems = node.status()
+    assert (status, [problem.startswith(warning) for problem in problems]) == (1, [True])
+    assert "/etc/no-such-ca" in problems[0]
+    assert [event["warning"] for event in node.events() if "/etc/no-such-ca" in event.get("warning", "")]
+    node.booted.path("/etc/no-such-ca").mkdir()
+    assert node.status()[::2] == (0, [])
+    node.booted.path("/etc/no-such-ca").rmdir()
     node.booted.path(POLICY_FILE).write_text(policy)
     status, _, problems = node.status()
     assert (status, [problem.startswith(lacks) for problem in problems]) == (1, [True])
     assert node.verified() == {**dict.fromkeys(RUNC_TYPE, "starts nothing"), "kata": "not tried"}
     node.booted.path(POLICY_FILE).write_text(POLICY)
+
+
+@with_one_containerd
+def test_what_containerd_has_not_loaded_is_not_wired(node: Wirable) -> None:
+    """A drop-in that is away while containerd starts, and is put back: every file is as install wrote it."""
+    node.install("--no-probe")
+    drop_in = node.booted.path(DROP_IN)
+    drop_in.rename(f"{drop_in}.away")
+    node.booted.run("systemctl", "restart", "containerd")
+    node.booted.wait_for_cri()
+    Path(f"{drop_in}.away").rename(drop_in)
+    node.pod_gets("runc", overridden=True)
+    status, wired, problems = node.status()
+    assert (status, wired) == (1, {key: [] for key in WIRED})
+    assert [problem for problem in problems if problem.startswith("containerd: NOT WIRED, containers start without")]
+    assert "would be restarted" in node.node("plan", "--engine", "containerd").stdout
+    pid = node.pid()
+    assert "nothing to change" not in node.install().stdout
+    assert (node.status(), node.pid() != pid) == ((0, WIRED, []), True)
+    assert "nothing to change" in node.install().stdout
+    node.pod_gets("runc")
+    node.booted.run("systemctl", "kill", "--signal=STOP", "--kill-whom=main", "containerd")
+    status, wired, problems = node.status()
+    node.booted.run("systemctl", "kill", "--signal=CONT", "--kill-whom=main", "containerd")
+    assert (status, wired) == (1, {key: [] for key in WIRED})
+    assert [problem for problem in problems if problem.startswith("containerd: it is not known whether it is wired")]
+    node.booted.run("systemctl", "stop", "containerd")
+    status, _, problems = node.status()
+    assert status == 1
+    assert [problem for problem in problems if problem.endswith(" does not run")]
+    node.booted.run("systemctl", "start", "containerd")
+    node.booted.wait_for_cri()
+
+
+@with_one_containerd
+def test_timers_look_at_the_wiring_and_verify(node: Wirable) -> None:
+    """Configuration management takes the wiring away and restarts the engine: an event names each handler once."""
+    booted = node.booted
+    node.install("--no-probe")
+    timers = ("reassert-status.timer", "reassert-verify.timer")
+    assert [booted.property(timer, "ActiveState") for timer in timers] == ["active"] * 2
+    booted.run("systemctl", "start", "reassert-status.service")
+    drop_in = booted.path(DROP_IN)
+    drop_in.rename(f"{drop_in}.away")
+    booted.run("systemctl", "restart", "containerd")
+    booted.wait_for_cri()
+    booted.run("systemctl", "start", "reassert-status.service")
+    booted.run("systemctl", "start", "reassert-status.service")
+    Path(f"{drop_in}.away").rename(drop_in)
+    booted.run("systemctl", "restart", "containerd")
+    booted.wait_for_cri()
+    booted.run("systemctl", "start", "reassert-status.service")
+    said = [(event["event"], event["handler"]) for event in node.events() if event["event"].startswith("handler.")]
+    assert sorted(said) == [(f"handler.{word}", name) for word in ("unwired", "wired") for name in RUNC_TYPE]
+    node.node("verify", "--engine", "containerd", "--except", "handler/kata")
+    results = booted.path("/var/lib/reassert/last-verify.json")
+    results.write_text(json.dumps({"containerd": [1, 0, ["handler/kata"]]}))
+    started = booted.run("systemctl", "start", "reassert-verify.service", check=False)
+    assert started.returncode == 0, "\n".join(booted.journal("reassert-verify.service"))
+    when, status, accepted = json.loads(results.read_text())["containerd"]
+    assert (when > 1_000_000_000, status, accepted) == (True, 0, ["handler/kata"])
 
 
 @with_one_containerd
@@ -214,7 +292,9 @@ def test_a_handler_that_came_later_is_a_way_around_until_the_next_install(node: 
     node.booted.run("systemctl", "restart", "containerd")
     code, wired, problems = node.status()
     assert (code, wired["late"]) == (1, [])
-    assert "out of date: run `reassert node install`" in problems[0]
+    assert problems[0].startswith(
+        "containerd: NOT WIRED, containers of late start without reassert: run `reassert node"
+    )
     node.pod_gets("late", overridden=True)
     node.install("--no-probe")
     assert node.status()[:2] == (0, {**WIRED, "late": ["runtime"]})
@@ -262,7 +342,7 @@ def test_the_hook_alone_refuses(node: Wirable) -> None:
 
 def test_a_cdi_device_carries_a_rule_to_who_asks_for_it(node: Wirable) -> None:
     node.install("--adapter", "cdi")
-    assert node.status() == (0, {key: [] for key in WIRED}, [])
+    assert node.status() == (4, {key: [] for key in WIRED}, [])
     assert claims_do_nothing(node) == ""
     pod = node.hostile_pod("runc")
     asked = pod.run(annotations={"cdi.k8s.io/test": ",".join(f"{KIND}={rule}" for rule in ("company-ca", "gpu"))})

@@ -121,6 +121,26 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
     docker("restart", "--time=0", "before")  # made with runc, which stays what it is
 
 
+def test_what_dockerd_has_not_loaded_is_not_wired(docker: Docker) -> None:
+    """daemon.json as it was before install while dockerd reloads, then as install wrote it."""
+    reassert(docker.node, "install", "--no-probe")
+    path, status = docker.node.path(DAEMON_JSON), ("node", "status", "--engine", "docker", "-o", "json")
+    wired = path.read_text()
+    path.write_text(json.dumps({**json.loads(ADMINISTRATORS), "default-runtime": "runc"}))
+    docker.node.run("systemctl", "kill", "--signal=HUP", "--kill-who=main", "docker")
+    wait_for(lambda: "reassert" not in docker.info()["Runtimes"], "dockerd's reload")
+    path.write_text(wired)
+    assert docker.probe() == "/tmp/evil\n"
+    found = docker.node.run(PACKAGED, *status, check=False)
+    [problem] = [each for each in json.loads(found.stdout)["problems"] if each.startswith("docker: NOT WIRED")]
+    assert (found.returncode, problem.endswith("run `reassert node install`, which reloads it")) == (1, True)
+    handlers = {each["name"]: each["wired"] for each in json.loads(found.stdout)["engines"]["docker"]["handlers"]}
+    assert not any(handlers.values())
+    assert "nothing to change" not in reassert(docker.node, "install")
+    assert docker.probe() == WANTED
+    assert docker.node.run(PACKAGED, *status).returncode == 0
+
+
 def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None:
     docker.start("before")
     before = docker.node.snapshot(TOPS)

@@ -119,6 +119,7 @@ def test_each_command_of_the_page_lets_containers_start(node: Wirable) -> None:
     commands = re.findall(r"^\| \d \| `(.+?)` \|", PAGE, re.MULTILINE)
     assert len(commands) == 3
     broken = ENFORCE.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca")
+    broken = broken.replace("  mode: Enforce", "  mode: Enforce\n  onMissingFiles: Enforce")
     for command in (*commands[1:], re.findall(r"^    (for .+)$", PAGE, re.MULTILINE)[0]):
         node.booted.path(POLICY_FILE).write_text(broken)
         with pytest.raises(CriError):

@@ -16,7 +16,7 @@ from hook.node.agent import Agent, Starts, last_starts, starts_of, with_unchange
 from hook.node.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.change.files import put
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
-from hook.node.services import SERVICE, SOCKET, UNITS, add_agent, is_wanted, metrics_of
+from hook.node.services import SERVICE, SOCKET, TIMERS, UNITS, add_agent, is_wanted, metrics_of
 from unit.ownmachine import Machine
 from unit.support import policy
 
@@ -37,12 +37,14 @@ def choice(
 def test_the_files_and_units_of_an_agent() -> None:
     wiring = Wiring(artifacts=[("/usr/local/sbin/reassert-runc", None)], units=["reassert-nri.service"])
     add_agent(wiring, choice(RUNTIME))
-    assert wiring.units == [*UNITS, "reassert-nri.service"]
+    assert wiring.units == [*UNITS, "reassert-nri.service", *TIMERS]
     assert [path for path, _ in wiring.artifacts] == [
         f"/etc/systemd/system/{SOCKET}",
         f"/etc/systemd/system/sockets.target.wants/{SOCKET}",
         f"/etc/systemd/system/{SERVICE}",
         f"/etc/systemd/system/multi-user.target.wants/{SERVICE}",
+        *(f"/etc/systemd/system/{path}{name}" for name in TIMERS for path in ("", "timers.target.wants/")),
+        *(f"/etc/systemd/system/{name.replace('.timer', '.service')}" for name in TIMERS),
         hook_file(),
         "/usr/local/sbin/reassert-runc",  # names the hook file, so it comes later and goes earlier
     ]
@@ -54,7 +56,7 @@ def test_the_files_and_units_of_an_agent() -> None:
 
 
 def test_a_package_has_the_units_and_they_are_only_enabled(machine: Machine) -> None:
-    for unit in UNITS:
+    for unit in (*UNITS, *TIMERS, *(timer.replace(".timer", ".service") for timer in TIMERS)):
         machine.file(f"/usr/lib/systemd/system/{unit}")
     wiring = Wiring()
     add_agent(wiring, choice(RUNTIME, program="/usr/lib/reassert/reassert", front="/bin/true"))
@@ -62,9 +64,10 @@ def test_a_package_has_the_units_and_they_are_only_enabled(machine: Machine) -> 
     assert [os.path.basename(os.path.dirname(path)) for path, _ in links] == [
         "sockets.target.wants",
         "multi-user.target.wants",
+        *["timers.target.wants"] * len(TIMERS),
     ]
     assert [state and state.content.decode() for _, state in links] == [
-        f"/usr/lib/systemd/system/{unit}" for unit in UNITS
+        f"/usr/lib/systemd/system/{unit}" for unit in (*UNITS, *TIMERS)
     ]
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from hook import __version__
+from hook.node.change.files import State
 from hook.node.change.record import OwnerRecord
 from hook.node.choice import adapters_of
 from unit.node.fake import FakeEngine
@@ -19,6 +21,9 @@ from unit.ownmachine import Machine
 from unit.support import called, document
 
 LOG = "/var/log/reassert/events.jsonl"
+LOAD: list[Callable[[], None]] = []
+"""Makes the node's CRI-O read its files."""
+
 TRAP = "/run/hooks.d/reassert.json: CRI-O does not start"
 
 
@@ -31,7 +36,10 @@ def node(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     Opt(tmp_path, monkeypatch).frozen("a program")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     enforce({"name": "r", "env": [{"name": "A", "value": "1"}]})
-    yield machine
+    with machine.crio_daemon() as load:
+        LOAD.append(load)
+        yield machine
+        LOAD.clear()
     for number, handler in handlers.items():
         signal.signal(number, handler)
 
@@ -46,6 +54,7 @@ def install(adapter: str = "runtime") -> None:
     done = called("node", "install", "--engine", "crio", "--adapter", adapter, "--no-agent", "--no-probe")
     assert done.returncode == 0, done.stderr
     Path("/run/units/crio.service").write_text("0\n")  # it is active from now on
+    LOAD[0]()
 
 
 def status() -> tuple[int, dict[str, Any]]:
@@ -67,12 +76,33 @@ def test_a_problem_changes_it(node: Machine) -> None:
     assert f"! crio: {TRAP}" in table.stdout
 
 
+def test_what_crio_has_not_loaded_is_not_wired(node: Machine) -> None:
+    install("runtime,hook")
+    drop_in = Path("/etc/crio/crio.conf.d/99-reassert.conf")
+    drop_in.rename("/etc/crio/away")
+    LOAD[0]()
+    Path("/etc/crio/away").rename(drop_in)
+    exit_status, found = status()
+    [problem] = found["problems"]
+    assert (exit_status, problem.startswith("crio: NOT WIRED, containers start without reassert: CRI-O")) == (1, True)
+    assert not any(handler["wired"] for handler in found["engines"]["crio"]["handlers"])
+    LOAD[0]()
+    exit_status, found = status()
+    assert (exit_status, found["problems"]) == (0, [])
+    assert [handler["wired"] for handler in found["engines"]["crio"]["handlers"]] == [["runtime", "hook"]]
+    Path("/var/run/crio/crio.sock").unlink()
+    exit_status, found = status()
+    assert (exit_status, found["problems"][0].startswith("crio: it is not known whether it is wired:")) == (1, True)
+
+
 @pytest.mark.parametrize(("adapters", "hinted"), [("nri", True), ("nri,runtime", False), ("runtime", False)])
 def test_exec_env_that_nri_does_not_show_is_a_hint_without_the_wrapper(
     adapters: str, hinted: bool, node: Machine
 ) -> None:
     install(adapters)
-    hints = status()[1]["hints"]
+    _, found = status()
+    hints = found["hints"]
+    assert not [problem for problem in found["problems"] if "out of date" in problem]
     assert any("kubectl exec --env" in hint and "--adapter nri,runtime" in hint for hint in hints) is hinted
 
 
@@ -93,6 +123,96 @@ def test_another_engine_that_cannot_be_wired_does_not_count(node: Machine) -> No
     assert [hint.partition(":")[0] for hint in found["hints"]] == ["containerd"]
 
 
+def said() -> list[str]:
+    return called("node", "status").stdout.splitlines()
+
+
+RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
+
+
+@pytest.mark.parametrize(
+    ("rules", "spec", "why"),
+    [
+        ([RULE], {"mode": "Audit"}, "the mode is Audit"),
+        ([{**RULE, "mode": "Audit"}], {}, "the mode is Audit"),
+        ([], {}, "the policy has no rules"),
+        ([RULE], {"exclude": {"namespaces": ["*"]}}, "the policy excludes every namespace"),
+        (
+            [{**RULE, "match": {"namespaces": ["kube-system"]}}, {**RULE, "name": "b", "mode": "Audit"}],
+            {"exclude": {"namespaces": ["kube-*"]}},
+            "no container matches a rule (r)",
+        ),
+        (
+            [{**RULE, "match": {"containerTypes": ["init"]}}],
+            {"exclude": {"containerTypes": ["init"]}},
+            "no container matches a rule (r)",
+        ),
+    ],
+)
+def test_a_policy_that_enforces_nothing_is_not_green(
+    rules: list[dict[str, Any]], spec: dict[str, Any], why: str, node: Machine
+) -> None:
+    install()
+    enforce(*rules, **spec)
+    exit_status, found = status()
+    assert (exit_status, found["problems"], found["remarks"]) == (4, [], [f"NOT ENFORCED: {why}"])
+    assert said()[2] == f"state      NOT ENFORCED: {why}"
+
+
+def test_it_starts_with_the_evidence(node: Machine) -> None:
+    enforce(RULE, {**RULE, "name": "b", "mode": "Audit", "env": [{"name": "B", "value": "1"}]})
+    install()
+    called("policy", "compile")
+    first, policy, state, *_ = said()
+    _, found = status()
+    assert first.startswith(f"reassert   {__version__} on {os.uname().nodename}, 2")
+    about = found["policy"]
+    assert about["rules"] == {"enforced": 1, "tried": 1}
+    assert policy == (
+        f"policy     /etc/reassert/policy.yaml, sha256 {about['sha256']}, Enforce, rules: 1 enforced, 1 tried, "
+        f"since {about['since']}"
+    )
+    assert (state, found["state"]) == ("state      protected", "protected")
+    assert (found["node"], found["version"]) == (os.uname().nodename, __version__)
+    os.utime("/etc/reassert/policy.yaml")
+    assert status()[1]["policy"]["since"] == about["since"], "the same policy, compiled again"
+
+
+def test_what_install_would_change_is_not_wired_wrong_or_newer(node: Machine) -> None:
+    """CRI-O's drop-in without a handler, another text in a dispatcher, and a file that only a newer version has."""
+    install()
+    dispatcher = Path("/usr/local/sbin/reassert-crun")
+    text = dispatcher.read_text()
+    dispatcher.write_text(text + "# edited\n")
+    exit_status, found = status()
+    assert (exit_status, found["state"]) == (1, "not certain")
+    assert found["problems"] == [f"crio: {dispatcher} out of date: run `reassert node install`"]
+    dispatcher.write_text('#!/bin/sh\nexec crun "$@"\n')
+    exit_status, found = status()
+    assert (exit_status, found["state"]) == (1, "NOT WIRED")
+    assert found["problems"] == [
+        "crio: NOT WIRED, containers of crun start without reassert: run `reassert node install`, which restarts "
+        "CRI-O 1.31.0"
+    ]
+    dispatcher.write_text(text)
+    socket = Path("/var/lib/reassert/cri/crio")
+    record = Path("/var/lib/reassert/node/installed.json")
+    parts = json.loads(record.read_text())
+    old, owned = socket.read_text(), parts["parts"]["crio"]["files"][str(socket)]
+    socket.write_text("/run/older.sock\n")
+    owned["after"] = State(b"/run/older.sock\n").sha256()
+    record.write_text(json.dumps(parts))
+    exit_status, found = status()
+    newer = f"protected, and newer settings are available for crio ({socket}): run `reassert node install`"
+    assert (exit_status, found["problems"], found["remarks"], found["state"]) == (4, [], [newer], newer)
+    socket.write_text(old)
+    Path("/etc/crio/crio.conf.d/99-reassert.conf").unlink()
+    LOAD[0]()
+    exit_status, found = status()
+    assert (exit_status, found["state"]) == (1, "NOT WIRED")
+    assert found["problems"][0].startswith("crio: NOT WIRED, containers of crun start without reassert: run `reassert")
+
+
 MISSING = {"name": "company-ca", "mounts": [{"hostPath": "/nonexistent/ca.crt", "mountPath": "/etc/ssl/ca.crt"}]}
 REFUSED = "rule company-ca: hostPath /nonexistent/ca.crt: No such file or directory; every container that the rule "
 
@@ -104,7 +224,7 @@ def test_a_missing_host_path_is_a_problem(node: Machine) -> None:
     assert (exit_status, [problem.startswith(REFUSED) for problem in found["problems"]]) == (1, [True])
     enforce(MISSING, mode="Audit")
     exit_status, found = status()
-    assert (exit_status, [hint.startswith(REFUSED) for hint in found["hints"]]) == (0, [True])
+    assert (exit_status, [hint.startswith(REFUSED) for hint in found["hints"]]) == (4, [True])
 
 
 def instead_of_its_directory(log: Path) -> None:

@@ -243,7 +243,7 @@ def test_node_status() -> None:
     record = cast(Record, SimpleNamespace(parts={}))
     table = as_table(Status(record, rows, problems=[EVIL, LINES], hints=[EVIL, LINES]))
     assert_harmless(table)
-    assert len(table.splitlines()) == 6
+    assert len(table.splitlines()) == 10
     assert_harmless(as_json(Status(record, rows, problems=[EVIL], hints=[EVIL])))
 
 

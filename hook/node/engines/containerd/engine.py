@@ -5,16 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
+from copy import deepcopy
 from typing import Any, Self
 
 from hook.core.base.errors import ReassertError
+from hook.core.base.jsontext import Malformed
+from hook.core.facts.cri import call, pairs
 from hook.core.policy.model import Policy, excluded
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
 from hook.node.artifacts.specs import CDI_FILE, base_spec, cdi_file, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import shims, toml
-from hook.node.engines.base import CDI, HOOK, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import CDI, HOOK, LOADED_SECONDS, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
 from hook.node.engines.containerd import runsc
 from hook.node.engines.containerd.files import FORMATS, NRI, Files, strip
@@ -95,6 +99,24 @@ class Containerd(Engine[Dump]):
         note = "" if notes.get(PLUGIN_IS_OURS, True) else PLUGIN_NOT_SEEN
         tables = sorted(runtimes(now).items())
         return [self._handler(name, table, was.get(name, {}), note, is_active) for name, table in tables]
+
+    def loaded(self, now: Dump) -> Dump:
+        """Returns the handlers of the running CRI plugin, which its Status names (`crictl info`). Raises NodeError."""
+        deadline = time.monotonic() + LOADED_SECONDS
+        while True:
+            try:
+                # StatusRequest{verbose = 1: true}, StatusResponse{map<string, string> info = 2}
+                said = pairs(call(self._address, "Status", b"\x08\x01", deadline), 2)
+                tables = json.loads(said["config"])["containerd"]["runtimes"].items()
+                found = {name: _as_in_file(table) for name, table in tables}
+                break
+            except (OSError, Malformed, ValueError, LookupError, AttributeError) as error:
+                if time.monotonic() > deadline:  # the plugin may not be ready yet
+                    raise NodeError(f"{self.title} does not tell its handlers at {self._address}: {error}") from None
+                time.sleep(0.1)
+        loaded = deepcopy(now)
+        toml.put(loaded, (*cri(now), "containerd", "runtimes"), found)
+        return loaded
 
     def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str, nri: bool) -> Handler:
         kind = str(table.get("runtime_type", ""))
@@ -385,3 +407,9 @@ class Containerd(Engine[Dump]):
     def _state(self, now: Dump) -> str:
         """Returns containerd's state directory, which has the bundles. No setting of reassert changes it."""
         return str(now.get("state", "/run/containerd"))
+
+
+def _as_in_file(table: dict[str, Any]) -> dict[str, Any]:
+    """Returns what `handlers` reads of a handler, by its names in config.toml (internal/cri/config's Runtime)."""
+    names = {"runtime_type": "runtimeType", "options": "options", "base_runtime_spec": "baseRuntimeSpec"}
+    return {name: table.get(other) or "" for name, other in names.items() if name != "options" or table.get(other)}

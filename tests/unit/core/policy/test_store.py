@@ -352,3 +352,117 @@ def test_a_file_that_can_change_and_keep_its_times_is_read_again(node: Node, mon
     monkeypatch.setattr(time, "sleep", edit_meanwhile)
     assert edited != GOOD
     assert '"2"' in refresh(str(node.source), str(node.store))
+
+
+# -- valid, and not taken: it lacks what the node has not, or is not complete
+
+
+def lacking(path: Path, mode: str = "Enforce", **spec: Any) -> str:
+    """BETTER, with a mount of this file for every container."""
+    mount = {"hostPath": str(path), "mountPath": "/etc/ssl/ca.crt"}
+    return document({"name": "better", "mounts": [mount]}, mode=mode, **spec)
+
+
+def test_a_policy_that_would_refuse_every_container_is_held_back_until_its_files_are_there(good: Node) -> None:
+    file = good.directory / "ca.crt"
+    good.write(lacking(file))
+    held = good.load()
+    assert (names(held), held.mode) == (["good"], "Enforce")
+    assert f"would refuse every container on this node: rule better: hostPath {file}" in held.warning
+    stored = good.stored().read_text()
+    assert good.load().warning == held.warning
+    assert good.stored().read_text() == stored, "it is not compiled at each start"
+    file.write_text("a CA\n")
+    taken = good.load()
+    assert (names(taken), taken.warning) == (["better"], "")
+    file.unlink()
+    assert names(good.load()) == ["better"], "only a new policy is held back"
+    good.write(lacking(file) + "\n")
+    assert names(good.load()) == ["better"]
+
+
+def value_file(path: Path, **spec: Any) -> str:
+    return document({"name": "better", "env": [{"name": "A", "valueFrom": {"file": str(path)}}]}, **spec)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        lambda path: lacking(path, onMissingFiles="Enforce"),
+        lambda path: lacking(path, mode="Audit"),
+        lambda path: lacking(path, exclude={"namespaces": ["*"]}),
+        lambda path: lacking(path, exclude={"containerTypes": ["container"]}),
+        lambda path: lacking(path).replace('"name": "better"', '"name": "better", "match": {"namespaces": ["team-*"]}'),
+        lambda path: lacking(path).replace('"mountPath"', '"onMissingSource": "Skip", "mountPath"'),
+        lambda path: value_file(path, failurePolicy="Ignore"),
+    ],
+)
+def test_what_refuses_not_every_container_takes_force(text: Callable[[Path], str], good: Node) -> None:
+    good.write(text(good.directory / "ca.crt"))
+    taken = good.load()
+    assert (names(taken), taken.warning) == (["better"], "")
+
+
+def test_a_value_file_that_others_can_write_to_is_lacking_too(good: Node) -> None:
+    file = good.directory / "value"
+    file.write_text("1\n")
+    file.chmod(0o666)
+    good.write(value_file(file))
+    assert names(good.load()) == ["good"]
+    file.chmod(0o644)
+    assert names(good.load()) == ["better"]
+
+
+def test_the_first_policy_takes_force_whatever_the_node_lacks(node: Node) -> None:
+    node.write(lacking(node.directory / "ca.crt"))
+    assert names(node.load()) == ["better"]
+
+
+YAML = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  rules:
+  - name: one
+    env:
+    - {name: A, value: "1"}
+  - name: two
+    env:
+    - {name: B, value: "2"}
+"""
+
+
+def test_a_file_that_is_being_written_is_not_taken_before_it_is_closed(good: Node) -> None:
+    good.write(YAML)
+    assert names(good.load()) == ["one", "two"]
+    prefix = YAML[: YAML.index("  - name: two")]
+    with good.source.open("w") as writer:
+        writer.write(prefix)
+        writer.flush()
+        held = good.load()
+        assert names(held) == ["one", "two"]
+        assert "is being written" in held.warning
+    assert names(good.load()) == ["one"], "a whole file, as far as anything tells"
+
+
+def test_a_file_that_is_being_written_is_no_first_policy(node: Node) -> None:
+    with node.source.open("w") as writer:
+        writer.write(YAML)
+        writer.flush()
+        assert "is being written" in node.load().missing
+    assert names(node.load()) == ["one", "two"]
+
+
+def test_a_writer_that_dies_inside_a_line_changes_nothing(good: Node) -> None:
+    good.write(YAML)
+    good.load()
+    good.source.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
+    held = good.load()
+    assert names(held) == ["one", "two"]
+    assert "its last line has no end" in held.warning
+    good.source.write_text(YAML)
+    assert good.load().warning == ""
+    good.write(YAML.rstrip("\n"))
+    assert good.load().warning == "", "a file that was renamed is whole"
+    good.source.write_text(BETTER)
+    assert names(good.load()) == ["better"], "JSON is whole if it can be parsed"

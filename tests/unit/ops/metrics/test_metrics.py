@@ -22,6 +22,7 @@ from hook.core.base.errors import Usage
 from hook.core.base.logfile import append
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
+from hook.node import wired
 from hook.node.metrics import check_directory
 from hook.node.probe import report
 from hook.ops.metrics import service
@@ -155,14 +156,19 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     state.refresh()
     assert samples(metrics)["reassert_policy_held_back"] == 1, "never compiled"
     refresh(str(policy), str(root_dir / "store"))
-    report.record_result("containerd", 1, str(root_dir / "store"))
-    report.record_result("docker", 0, str(root_dir / "store"))
+    report.record_result("containerd", 1, ["rule/*"], str(root_dir / "store"))
+    report.record_result("docker", 0, [], str(root_dir / "store"))
+    looked = [int(time.time()), {"containerd": {"runc": 0}, "docker": {"reassert": 1}}, ["docker"]]
+    (root_dir / "store" / wired.FILE).write_text(json.dumps(looked))
     state.refresh()
     found = samples(metrics)
     (info,) = [name for name in found if name.startswith("reassert_policy_info")]
     assert 'mode="Audit"' in info
     assert abs(found["reassert_policy_compiled_timestamp_seconds"] - time.time()) < 60
     assert found["reassert_policy_held_back"] == 0
+    assert [(name, found[name]) for name in found if name.startswith("reassert_wired")] == [
+        ('reassert_wired{engine="containerd",handler="runc"}', 0)
+    ]
     assert found['reassert_verify_exit_status{engine="containerd"}'] == 1
     assert abs(found['reassert_verify_timestamp_seconds{engine="docker"}'] - time.time()) < 60
     policy.write_text("spec: [")

@@ -1,0 +1,84 @@
+"""Which handlers are wired, minute by minute: what is kept for the metrics, and what the event log gets."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from hook.core.policy.store import STORE
+from hook.node import wired
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.services import PLUGIN
+from unit.ownmachine import Machine
+from unit.support import called
+
+EVENTS = Path("/var/log/reassert/events.jsonl")
+CRUN = ("crio", "crun")
+
+
+def said() -> list[str]:
+    """Of each event since the last call, its kind."""
+    if not EVENTS.exists():
+        return []
+    lines = [json.loads(line) for line in EVENTS.read_text().splitlines()]
+    EVENTS.unlink()
+    assert all((line["engine"], line["handler"], line["adapter"]) == (*CRUN, "node") for line in lines)
+    return [f"{line['event']} {line['level']}" for line in lines]
+
+
+def test_a_change_is_an_event_and_what_is_not_known_is_no_sample(machine: Machine) -> None:
+    machine.crio()
+    machine.program("crun", ":")
+    machine.unit("crio.service", 0)
+    record = Record("/nowhere", {"crio": OwnerRecord(adapters=["hook"])})
+    hooks = machine.file(
+        "/etc/crio/crio.conf.d/99-reassert.conf", 'crio.runtime.hooks_dir = ["/etc/reassert/hooks.d/crio"]\n'
+    )
+    with machine.crio_daemon() as load:
+        wired.record(record)
+        assert (wired.last_look(), said()) == ({CRUN: 1}, [])
+        hooks.unlink()
+        load()
+        for _ in range(2):
+            wired.record(record)
+            assert wired.last_look() == {CRUN: 0}
+        assert said() == ["handler.unwired error"]
+        Path("/var/run/crio/crio.sock").rename("/var/run/crio/away")
+        wired.record(record)
+        assert (wired.last_look(), said()) == ({}, [])
+        Path("/var/run/crio/away").rename("/var/run/crio/crio.sock")
+        machine.file(str(hooks), 'crio.runtime.hooks_dir = ["/etc/reassert/hooks.d/crio"]\n')
+        load()
+        wired.record(record)
+        assert (wired.last_look(), said()) == ({CRUN: 1}, ["handler.wired info"])
+    looked = Path(STORE, wired.FILE)
+    when, *rest = json.loads(looked.read_text())
+    looked.write_text(json.dumps([when - wired.SECONDS - 1, *rest]))
+    assert wired.last_look() == {}
+    wired.forget()
+    assert not os.path.lexists(looked)
+
+
+def test_the_plugin_counts_where_it_is_a_service_of_the_node(machine: Machine) -> None:
+    machine.crio()
+    machine.program("crun", ":")
+    machine.unit("crio.service", 0)
+    text = 'crio.runtime.hooks_dir = ["/etc/reassert/hooks.d/crio"]\ncrio.nri.enable_nri = true\n'
+    machine.file("/etc/crio/crio.conf.d/99-reassert.conf", text)
+    elsewhere = OwnerRecord(adapters=["nri", "hook"], notes={"unit": False})
+    with machine.crio_daemon():
+        wired.record(Record("/nowhere", {"crio": elsewhere}))
+        assert wired.last_look() == {CRUN: 1}
+        machine.unit(PLUGIN)
+        ours = Record("/nowhere", {"crio": OwnerRecord(adapters=["nri", "hook"])})
+        wired.record(ours)
+        assert wired.last_look() == {CRUN: 1}
+        Path(f"/run/units/{PLUGIN}").unlink()
+        wired.record(ours)
+        assert (wired.last_look(), said()) == ({CRUN: 0}, ["handler.unwired error"])
+
+
+def test_the_command_prints_nothing_where_nothing_is_wired(machine: Machine) -> None:
+    done = called("node", "status", "--record")
+    assert (done.returncode, done.stdout, wired.last_look()) == (0, "", {})
