@@ -526,7 +526,7 @@ def test_precreate_passes_what_it_cannot_decide_as_the_failure_policy_says(hooke
     hooked.policy(rule, failurePolicy="Ignore")
     given = (hooked.bundle / "config.json").read_bytes()
     assert precreated(hooked, given) == (0, given, "")
-    hooked.policy(rule)
+    hooked.policy(rule, onMissingFiles="Enforce")
     status, got, _ = precreated(hooked, given)
     assert (status, got) == (1, b"")
 
