@@ -110,6 +110,8 @@ SANDBOXES: dict[str, tuple[dict[str, str], str]] = {
     "a cgroup parent of docker": ({}, "/kubepods/pod1-2-3/0a"),
     "a user of docker as containerd": (CONTAINERD, "/kubepods/pod1-2-3/0a"),
     "a user of docker as CRI-O": (CRIO, "/kubepods/pod1-2-3/0a"),
+    "a user of podman with two slices as parent": (CRIO, "crio-a.slice:b.slice:libpod:0a"),
+    "a user of docker with two slices as parent": (CRIO, "/x/crio-a.slice:docker:0a"),
     "a cgroup parent in the form of systemd": (CONTAINERD, "/x:cri-containerd:y/0a"),
 }
 

@@ -255,7 +255,8 @@ class Bundle:
         engine, notes = self.case["engine"], spec["annotations"]
         run = os.environ.get("REALITY_RUN", "0")
         prefix = {"cri-o": "crio-", "podman": "libpod-"}.get(engine["name"], "")
-        spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/{prefix}{self.name}"
+        number = self.name.encode().hex() if prefix else self.name
+        spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/{prefix}{number}"
         kind, namespace = engine.get("type", "container"), engine.get("namespace", "team-a")
         if engine["name"] == "containerd":
             prefix = "io.kubernetes.cri."

@@ -118,11 +118,12 @@ def _engine(cgroup: str, where: str) -> str:
     parts = cgroup.split(":")
     if len(parts) == 3 and "/" not in cgroup:
         return _CGROUP_PREFIXES.get(parts[1], "")
-    last = cgroup.rpartition("/")[2]
-    if last.startswith("crio-"):
-        return CRIO
-    if last.startswith("libpod-"):
-        return PODMAN
+    name, _, number = cgroup.rpartition("/")[2].rpartition("-")
+    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, whatever the user's parent is
+        if name == "crio":
+            return CRIO
+        if name in ("libpod", "libpod-payload"):
+            return PODMAN
     directories = where.split("/")[:-1]
     if directories[-1:] == ["userdata"]:
         return PODMAN  # CRI-O's bundles always have a `crio` cgroup, which is handled above

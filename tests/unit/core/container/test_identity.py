@@ -226,6 +226,10 @@ PARENTS = [
     "/kubepods/crio-1/0a1b",
     "x:cri-containerd:y.slice:docker:0a1b",
     "/k8s.io/0a1b",
+    "crio-a.slice:b.slice:libpod:0a1b",
+    "/x/crio-a.slice:docker:0a1b",
+    "crio-0a:b.slice:libpod:0a1b",
+    "/libpod-a.slice:b:docker:0a1b",
 ]
 """What a docker or podman user makes of cgroupsPath with a cgroup parent."""
 
