@@ -1,5 +1,6 @@
 """plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only."""
 
+from hook.core.base.compare import glob_match
 from hook.core.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
 from hook.core.reserve import OF_HOOKS, STEERING, Outcome, Reason, Reserved, env, mounts
 
@@ -37,8 +38,8 @@ class Plan:
     reassert could not find out. `env`: the reserved env, for every process of the container. `mounts`: every reserved
     mount, also those that need no edit. `closed`: the devices that the container must not have, None without such a
     rule. `alone`: a rule whose `sharedProcesses` is Refuse, or "". `excluded`: why the policy does not apply to the
-    container, or "". `matches`: every candidate rule with its conditions. `has_node_paths`: whether a volume may be of
-    the node's own files; `node_paths`: those of an engine or of reassert that it reaches and that are only reported.
+    container, or "". `matches`: every candidate rule with its conditions. `node_paths_of_reassert`: none if no volume
+    can be of these; `node_paths`: those of an engine or of reassert that volumes reach and that are only reported.
     """
 
     def __init__(
@@ -48,7 +49,6 @@ class Plan:
         outcome: Outcome,
         excluded: str = "",
         kinds: "tuple[ModuleType, ...]" = (),
-        has_node_paths: bool = False,
     ) -> None:
         self._kinds = kinds
         self._outcome = outcome
@@ -61,7 +61,7 @@ class Plan:
         self.mounts = tuple(outcome.mounts)
         self.closed = outcome.closed
         self.alone = outcome.alone
-        self.has_node_paths = has_node_paths
+        self.node_paths_of_reassert = outcome.node_paths_of_reassert
         self.node_paths = tuple(outcome.node_paths)
         self.excluded = excluded
 
@@ -85,7 +85,7 @@ class Plan:
     def is_seen_in_the_container(self) -> bool:
         """Whether only a look into the container's mount namespace tells if the policy holds."""
         has_nodes = self.closed is not None and bool(self.closed.nodes)
-        return bool(self.mounts or self.alone or self.has_node_paths or has_nodes)
+        return bool(self.mounts or self.alone or self.node_paths_of_reassert or has_nodes)
 
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""
@@ -137,38 +137,55 @@ def plan(
 
         annotations.want_unsteered(steering, policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
-    has_node_paths = NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root)
-    if has_node_paths:
+    shows_the_node = NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root)
+    if shows_the_node:
         from hook.core.reserve import nodepaths  # only containers with hostPaths
 
-        nodepaths.check(policy, container.start.mounts, outcome)  # after the kinds: theirs are not judged
-    return Plan(policy, matches, outcome, kinds=wanted, has_node_paths=has_node_paths)
+        nodepaths.check(policy, identity, container.start.mounts, outcome)  # after the kinds: theirs are not judged
+    return Plan(policy, matches, outcome, kinds=wanted)
 
 
-_ENGINES_OWN = (
-    "/var/lib/containerd/io.containerd.",
-    "/run/containerd/io.containerd.",
-    "/var/lib/docker/containers/",
-    "/run/containers/storage/",
-    "/var/run/containers/storage/",
-    "/var/lib/containers/storage/overlay",
-)
-"""Where engines keep a container's files. They make these for it, and no pod's author names them."""
+_MADE = "/var/lib/con", "/run/con", "/var/lib/docker/", "/var/run/con"
+_CRI = "/containerd/io.containerd.grpc.v1.cri/"
+_PODMANS = "/containers/storage/overlay-containers/*/userdata/*"
+_FORMS = [
+    (form.count("/"), form)
+    for form in (
+        f"/var/lib{_CRI}sandboxes/*/*",
+        f"/run{_CRI}sandboxes/*/shm",
+        f"/var/lib{_CRI}containers/*/volumes/*",
+        "/var/lib/docker/containers/*/*",
+        "/var/lib/docker/containers/*/mounts/*",
+        f"/run{_PODMANS}",
+        f"/var/run{_PODMANS}",
+        f"/var/lib{_PODMANS}",
+    )
+]
+"""The paths of what engines make for a container and mount in it. What is below one, a container may have made."""
+
+_KERNELS = ("proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2")
+"""Types of mounts that show no file of the node."""
 
 
 def nodes_own(mounts: "list[dict[str, object]]", kubelet: str) -> bool:
-    """Whether a mount's source may be a path of the node that a user chose: a hostPath, or unknown, as of a subPath.
+    """Whether a mount may show a path of the node that a user chose: a hostPath, or unknown, as of a subPath.
 
     `kubelet`: its root directory, which has the volumes of other kinds (kubelet's pkg/kubelet/kubelet_getters.go).
     """
-    made = (f"{kubelet}/pods/", *_ENGINES_OWN)
+    pods = f"{kubelet}/pods/"
+    made = (*_MADE, pods)
+    kubelets = "*/etc-hosts", "*/containers/*/*", "*/volumes/*/*", "*/volumes/kubernetes.io~csi/*/mount"
+    forms = [*_FORMS, *[(pods.count("/") + form.count("/"), pods + form) for form in kubelets]]
     for mount in mounts:
         source = str(mount.get("source", ""))
-        if source[:1] == "/" and (
+        if mount.get("type") in _KERNELS and source[:1] != "/":
+            continue
+        depth = source.count("/")
+        if (
             not source.startswith(made)
-            or "/../" in source
-            or "/volume-subpaths/" in source
+            or "/.." in source
             or "~local-volume/" in source
+            or not any(depth == count and glob_match(form, source) for count, form in forms)
         ):
             return True
     return False

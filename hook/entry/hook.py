@@ -286,10 +286,10 @@ def _look(
         if shown:
             return Done(CONTAINER, shown, [], draft=draft)
     paths: list[str] = []
-    if decided.has_node_paths:
+    if decided.node_paths_of_reassert:
         from hook.core.linux.look import look_at_node_paths
 
-        denials, paths = look_at_node_paths(pid, rootfs, decided, spec)
+        denials, paths = look_at_node_paths(pid, rootfs, decided, spec, caller.still_waits)
         if denials:
             return Done(CONTAINER, denials, [], draft=draft)
     if not decided.mounts:

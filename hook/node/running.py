@@ -35,7 +35,7 @@ class Node:
         self.table = mount_table(0)
         self.status = lru_cache(4096)(posix.stat)
         self.tree = lru_cache(4096)(tree_of)
-        self.places = lru_cache(1)(lambda policy: places_of(policy, self.table))
+        self.places: dict[tuple[str, ...], list[tuple[str, str, str]]] = {}
 
     def origin(self, source: str) -> tuple[str, str]:
         """Device and root that mountinfo has for a bind mount of a hostPath. Raises OSError, KeyError."""
@@ -123,7 +123,11 @@ def look(taken: Taken, plan: Plan, spec: Spec, node: Node, rootfs: str) -> Probl
     return mounts, devices
 
 
-def look_at_node_paths(taken: Taken, plan: Plan, spec: Spec, node: Node) -> tuple[list[Reason], list[str]]:
+def look_at_node_paths(taken: Taken, plan: Plan, node: Node) -> tuple[list[Reason], list[str]]:
     """What its volumes reach: what the policy refuses, and what it reports. Raises OSError."""
-    inside = [(row.point, row) for row in taken.table().values()]
-    return reached(inside, node.places(plan.policy), plan, spec) if plan.has_node_paths else ([], [])
+    paths = plan.node_paths_of_reassert
+    if not paths:
+        return [], []
+    if paths not in node.places:
+        node.places[paths] = places_of(plan, node.table)
+    return reached([(row.point, row) for row in taken.table().values()], node.places[paths], plan)

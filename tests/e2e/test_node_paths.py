@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -181,3 +182,108 @@ def test_reserved_mount_is_not_judged(node: Node, bundle: Bundle, ways: dict[str
     node.compile(f"{rule}    mounts: [{{hostPath: {node.policy.parent}, mountPath: /mnt, readOnly: false}}]\n")
     with guarded("wrapper", real_runtime(EACH[0], node.directory), node, bundle) as container:
         assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
+
+
+ATTACK = "echo '# written' >> {}/policy.yaml; /bin/true"
+
+
+@pytest.mark.parametrize("how", ["allowBelow", "a link of the image beside a read-only volume", "the node's root"])
+def test_policy_stays_as_it_is(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], directory: Path, how: str
+) -> None:
+    """Refused, or read-only: what a container is allowed elsewhere lets nothing through here."""
+    (directory / "data/mine").mkdir(parents=True)
+    node.compile(ENV)
+    with_env(bundle, pair)
+    at = "/a"
+    if how == "allowBelow":
+        at = "/res/mine"
+        mount = f"{{hostPath: {directory}/data, mountPath: /res, allowBelow: [/res/mine]}}"
+        node.compile(f"{ENV}  - {{name: data, mounts: [{mount}]}}\n")
+    elif how == "the node's root":
+        at = "/a/etc"
+        (bundle.rootfs / "a").symlink_to("/")
+        bundle.spec["mounts"].insert(0, {"destination": "/a", "type": "bind", "source": str(node.policy.parent.parent)})
+        bundle.spec["mounts"][0]["options"] = ["rbind"]
+    else:
+        (bundle.rootfs / "mnt").mkdir()
+        (bundle.rootfs / "a").symlink_to("/mnt")
+        bundle.bind(directory / "data", "/mnt", "ro")
+    if how != "the node's root":
+        bundle.bind(ways["link"], at)
+    was = node.policy.read_bytes()
+    bundle.spec["process"]["args"] = ["/bin/sh", "-c", ATTACK.format(at)]
+    bundle.save()
+    container = guarded(pair[1], pair[0], node, bundle)
+    if container.create() == 0:
+        run(pair[0], "start", container.id, check=False)
+        for _ in range(100):
+            state = run(pair[0], "state", container.id, check=False)
+            if '"stopped"' in state.stdout or state.returncode:
+                break
+            time.sleep(0.05)
+    run(pair[0], "delete", "--force", container.id, check=False)
+    assert node.policy.read_bytes() == was
+
+
+def test_paths_below_a_containers_own_volumes_are_looked_at(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], directory: Path
+) -> None:
+    """A hostPath may lead through a link that another container made in its emptyDir."""
+    volume = directory / "kubelet/pods/0a/volumes/kubernetes.io~empty-dir/v"
+    volume.mkdir(parents=True)
+    (volume / "link").symlink_to(ways["directory"])
+    node.compile(f"{ENV}  kubelet: {{root: {directory}/kubelet}}\n")
+    with_env(bundle, pair).bind(volume / "link", "/mnt")
+    assert "nodePaths.reassert is Refuse" in refused(pair, node, bundle)
+
+
+def test_read_only_volume_at_a_link_of_the_image_starts(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
+) -> None:
+    """As /mnt of an ostree image, which is a link to var/mnt."""
+    node.compile(ENV)
+    (bundle.rootfs / "var/mnt").mkdir(parents=True)
+    (bundle.rootfs / "mnt").symlink_to("var/mnt")
+    bundle.spec["process"]["env"].append("CA=x")
+    bundle.bind(ways["directory"], "/mnt/policy", "ro")
+    with guarded(pair[1], pair[0], node, bundle) as container:
+        assert "policy.yaml" in container.exec("/bin/ls", "/mnt/policy")
+        [(_, _, options)] = container.mounts("/var/mnt/policy")
+        assert "ro" in options.split(",")
+
+
+def test_overlay_that_is_written_to_the_policys_directory_is_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], directory: Path
+) -> None:
+    """As podman's `-v LOWER:/mnt:O,upperdir=…` writes it."""
+    (directory / "lower").mkdir()
+    (directory / "work").mkdir()
+    node.compile(ENV)
+    options = [f"lowerdir={directory}/lower", f"upperdir={ways['directory']}", f"workdir={directory}/work"]
+    with_env(bundle, pair).spec["mounts"].append(
+        {"destination": "/mnt", "type": "overlay", "source": "overlay", "options": options}
+    )
+    assert "nodePaths.reassert is Refuse" in refused(pair, node, bundle)
+
+
+@pytest.mark.parametrize("on_the_way", ["a link", "a mount point"])
+def test_directory_in_which_the_policy_can_be_replaced_is_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path, on_the_way: str
+) -> None:
+    above, real = directory / "above", node.policy.parent
+    (above / "conf").mkdir(parents=True)
+    if on_the_way == "a link":
+        (above / "conf").rmdir()
+        (above / "conf").symlink_to(real)
+    else:
+        run("mount", "--bind", str(real), str(above / "conf"))
+    node.policy = above / "conf/policy.yaml"
+    (directory / "way").symlink_to(above)
+    try:
+        node.compile(ENV)
+        mount = {"destination": "/mnt", "type": "bind", "source": str(directory / "way"), "options": ["bind"]}
+        with_env(bundle, pair).spec["mounts"].append(mount)
+        assert "nodePaths.reassert is Refuse" in refused(pair, node, bundle)
+    finally:
+        run("umount", str(above / "conf"), check=False)

@@ -14,15 +14,14 @@ from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
 from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
 from hook.core.linux.walk import MountMismatch, Node, PathEscapes, Place, Steps, Walks, made_at
-from hook.core.reserve import Outcome, PlaceMount, Reason, Reserved, nodepaths, processes
+from hook.core.reserve import SHOWN, Outcome, PlaceMount, Reason, Reserved, nodepaths, processes
 from hook.core.reserve.mounts import KIND, volume_above
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from hook.core.plan import Plan
-    from hook.core.policy.model import Policy
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 """The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
@@ -100,69 +99,121 @@ def look_at_processes(pid: int, rootfs: str, rule: str) -> list[Reason]:
     return [Reason(rule, processes.KIND, processes.refusal(processes.in_volume(path))) for path in shown[:1]]
 
 
-def look_at_node_paths(pid: int, rootfs: str, decided: "Plan", spec: Spec) -> tuple[list[Reason], list[str]]:
+def look_at_node_paths(
+    pid: int, rootfs: str, decided: "Plan", spec: Spec, still_waits: "Callable[[], None]" = lambda: None
+) -> tuple[list[Reason], list[str]]:
     """Why the container must not start, and what is to be reported, by the node's files that its mounts reach.
 
-    Arguments as for `look`. Raises Undecided, OSError.
+    crun makes mounts read-only after its hooks, so one that config.json may mean by `ro` is made so here. Arguments as
+    for `look`. Raises Undecided, OSError.
     """
-    table = mount_table(pid)
+    table = mount_table(pid, still_waits)
+    read_only = {str(mount["destination"]).rpartition("/")[2] for mount in spec.mounts if nodepaths.is_read_only(mount)}
     with Namespace(pid) as there:
         root = there.directory(rootfs)
         try:
             own = table.get(mount_id(root))
+            prefix = (own.point if own else rootfs).rstrip("/")
+            places = places_of(decided, table, there.root)
+            mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
+            mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
+
+            def is_closed(at: str, row: Row) -> bool:
+                return _is_closed(there, root, at, row, at.rpartition("/")[2] in read_only)
+
+            return reached(mounts, places, decided, is_closed, still_waits)
         finally:
             posix.close(root)
-        places = places_of(decided.policy, table, there.root)
-    prefix = (own.point if own else rootfs).rstrip("/")
-    inside = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
-    return reached(inside, places, decided, spec)
+
+
+def _is_closed(there: Namespace, root: int, at: str, row: Row, may_close: bool) -> bool:
+    """Whether no file can be written in a mount; after this, if config.json may mean it to be read-only."""
+    try:
+        fd = open_in_root(root, at)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        return False
+    try:
+        if mount_id(fd) != row.id:
+            return False  # another one hides it
+        if may_close:
+            there.set_attributes(fd, ["ro"], at)
+        return bool(posix.fstatvfs(fd).f_flag & posix.ST_RDONLY)
+    finally:
+        posix.close(fd)
 
 
 def reached(
-    mounts: "Iterable[tuple[str, Row]]", places: "Sequence[tuple[str, str, str]]", decided: "Plan", spec: Spec
+    mounts: "Iterable[tuple[str, Row]]",
+    places: "Sequence[tuple[str, str, str]]",
+    decided: "Plan",
+    is_closed: "Callable[[str, Row], bool]" = lambda at, row: False,
+    still_waits: "Callable[[], None]" = lambda: None,
 ) -> tuple[list[Reason], list[str]]:
     """The same, of a container's mounts by their paths in it.
 
     By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
-    What the policy mounts is not judged.
+    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount that its options
+    do not make read-only is so all the same.
     """
     outcome = Outcome(Reserved({}, []))
     reserved = {edit.name for edit in decided.mounts}
+    below = {path for edit in decided.mounts for path in edit.companions} - reserved
     for at, row in mounts:
-        if is_within(at, reserved):
+        still_waits()
+        if is_within(at, reserved) and not is_within(at, below):
             continue
-        found = [path for path, device, root in places if device == row.device and nodepaths.reached(row.root, [root])]
+        found = [path for path, device, root in places if device == row.device and nodepaths.reaches(row.root, root)]
         engines = [path for path in found if path in nodepaths.ENGINES]
-        if found != engines and "ro" not in row.options and not nodepaths.becomes_read_only(at, spec.mounts):
+        if found != engines and "ro" not in row.options and not is_closed(at, row):
             nodepaths.judge(decided.policy, at, [path for path in found if path not in engines], outcome)
         nodepaths.judge(decided.policy, at, engines, outcome)
+        if len(outcome.denials) > SHOWN:
+            break
     return outcome.denials, outcome.node_paths
 
 
-def places_of(policy: "Policy", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
-    """Each of reassert's and the engines' paths, the device of its file system, and its path from that one's root.
+def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
+    """Each of reassert's and the engines' paths, the device of a file system, and its path from that one's root.
 
-    A path of reassert that is not there may be made there; one of an engine that this node lacks is left out. Arguments
+    Also where a link on the way to it is, and the mount points that it is behind: who can rename these takes it away. A
+    path of reassert that is not there may be made there; one of an engine that this node lacks is left out. Arguments
     as for `tree_of`. Raises OSError.
     """
-    found = []
-    for path in (*nodepaths.own(policy), *nodepaths.ENGINES):
+    found: list[tuple[str, str, str]] = []
+    for path in (*decided.node_paths_of_reassert, *nodepaths.ENGINES):
         there, _, rest = path.rpartition("/")
-        row = None
-        while row is None:
+        while True:
             try:
-                number, real = tree_of(there or "/", root)
-                row = table[number]
-                inside = real.removeprefix(row.point.rstrip("/"))
-                found.append((path, row.device, f"{row.root.rstrip('/')}{inside}/{rest}"))
+                found += _ways(path, there, rest, table, root)
+                break
             except (FileNotFoundError, NotADirectoryError):
                 if path in nodepaths.ENGINES:
                     break
                 there, _, name = there.rpartition("/")
                 rest = f"{name}/{rest}"
-            except KeyError:
-                raise OSError(f"{there} is in a mount that came meanwhile") from None
+            except PermissionError:  # rootless podman's user: who cannot reach it mounts nothing of it
+                break
     return found
+
+
+def _ways(path: str, there: str, rest: str, table: dict[int, Row], root: int) -> "Iterator[tuple[str, str, str]]":
+    """The places of `places_of` for a path: the directory `there`, which exists, and what is to be in it."""
+    number, real = tree_of(there or "/", root)
+    if real != there and there:  # a link is on the way
+        above, _, name = there.rpartition("/")
+        yield from _ways(path, above, name, table, root)
+    name = f"/{rest}"
+    while True:
+        row = table.get(number)
+        if row is None:
+            raise OSError(f"{there} is in a mount that came meanwhile")
+        name = real.removeprefix(row.point.rstrip("/")) + name
+        yield path, row.device, row.root.rstrip("/") + name
+        if row.point == "/" or row.parent not in table:
+            return
+        number, real, name = row.parent, row.point, ""
 
 
 def _looked(

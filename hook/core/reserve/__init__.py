@@ -334,6 +334,7 @@ class Outcome:
         self.closed: Closed | None = None
         self.alone = ""
         self.node_paths: list[str] = []
+        self.node_paths_of_reassert: tuple[str, ...] = ()
 
     def deny(self, rule: str, kind: str, message: str) -> None:
         """Add a reason to refuse the container: the policy forbids something that it has or lacks."""

@@ -8,11 +8,11 @@ import sys
 
 from hook.core.base.compare import clean
 from hook.core.base.errors import named
+from hook.core.container.identity import DOCKER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from hook.core.container.identity import Identity
     from hook.core.container.start import Json
     from hook.core.policy.model import Policy
     from hook.core.reserve import Outcome
@@ -22,6 +22,7 @@ REFUSE, REPORT = "Refuse", "Report"
 
 OWN = (
     "/etc/reassert/",
+    "/etc/systemd/system/reassert-",
     "/opt/reassert/",
     "/run/reassert/",
     "/usr/lib/reassert/",
@@ -29,8 +30,12 @@ OWN = (
     "/var/lib/reassert/",
     "/var/log/reassert/",
 )
-"""Policy and trust sources, program, the agent's socket, package, dispatchers, store, log: the beginnings of the paths
-of all that lies there."""
+"""Policy and trust sources, units, program, the agent's socket, package, dispatchers, store, log: the beginnings of the
+paths of all that lies there."""
+
+_OF_DOCKER = ("/var/lib/cri-dockerd/", "/var/lib/docker/containers", "/var/lib/dockershim/", "/var/log/pods")
+"""What proves a pod under docker (hook.core.container.dockershim): these, or the directories above; what lies below one
+without a `/` at its end is a container's own."""
 
 ENGINES = (
     "/etc/containerd/",
@@ -39,6 +44,7 @@ ENGINES = (
     "/etc/docker/",
     "/etc/rancher/",
     "/run/containerd/containerd.sock/",
+    "/run/containerd/containerd.sock.ttrpc/",
     "/run/cri-dockerd.sock/",
     "/run/crio/crio.sock/",
     "/run/docker.sock/",
@@ -52,50 +58,52 @@ ENGINES = (
 starts containers without reassert."""
 
 
-def own(policy: "Policy") -> "tuple[str, ...]":
+def own(policy: "Policy", identity: "Identity") -> "tuple[str, ...]":
     """The beginnings of reassert's own paths, with this policy file and this program wherever they are."""
-    program = sys.executable.rpartition("/")[0] if hasattr(sys, "_MEIPASS") else OWN[1]
-    return *OWN, f"{policy.path}/", f"{program}/"
+    program = sys.executable.rpartition("/")[0] if hasattr(sys, "_MEIPASS") else OWN[2]
+    proofs = (*_OF_DOCKER, f"{policy.kubelet_root}/pods") if identity.engine == DOCKER or identity.unproven else ()
+    return *OWN, f"{policy.path}/", f"{program}/", *proofs
 
 
-def reached(source: str, paths: "Sequence[str]") -> "list[str]":
-    """Which of some beginnings of paths are at a directory or file, below or above it. `source`: a normalised path."""
+def reaches(source: str, path: str) -> bool:
+    """Whether a directory or file has something of a path in it, or is below it. `path`: as in OWN."""
     within = source.rstrip("/") + "/"
-    return [path for path in paths if path.startswith(within) or within.startswith(path)]
+    return f"{path}/".startswith(within) or (path[-1] in "/-" and within.startswith(path))
 
 
-def check(policy: "Policy", mounts: "list[Json]", outcome: "Outcome") -> None:
+def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", outcome: "Outcome") -> None:
     """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach.
 
     Mounts that edits replace or remove are not judged.
     Of an engine's paths only a volume of one counts here: whether one above has it, the hook sees, since most nodes
     lack most of them.
     """
+    outcome.node_paths_of_reassert = own(policy, identity)
     gone = {edit.name for edit in [*outcome.mounts, *outcome.edits] if edit.kind in ("mount", "device")}
     for mount in mounts:
-        source = _without_link(clean(str(mount.get("source", ""))))
-        if str(mount.get("source", ""))[:1] != "/" or clean(str(mount["destination"])) in gone:
+        path = str(mount["destination"])
+        if clean(path) in gone:
             continue
-        if not is_read_only(mount):
-            judge(policy, str(mount["destination"]), reached(source, own(policy)), outcome)
-        engines = [path for path in ENGINES if f"{source}/".startswith(path)]
-        judge(policy, str(mount["destination"]), engines, outcome)
+        for source in _sources(mount):
+            if not is_read_only(mount) or source != _without_link(clean(str(mount.get("source")))):
+                found = [each for each in outcome.node_paths_of_reassert if reaches(source, each)]
+                judge(policy, path, found, outcome)
+            judge(policy, path, [each for each in ENGINES if f"{source}/".startswith(each)], outcome)
+
+
+def _sources(mount: "Json") -> "list[str]":
+    """The paths of the node that a mount shows; of an overlay also where what is written to it goes."""
+    options = mount.get("options")
+    named_in = [str(option).partition("=") for option in options] if isinstance(options, list) else []
+    paths = [str(mount.get("source", "")), *[path for name, _, path in named_in if name in ("upperdir", "workdir")]]
+    return [_without_link(clean(path)) for path in paths if path[:1] == "/"]
 
 
 def is_read_only(mount: "Json") -> bool:
     """Whether a mount is, by its options (mount(8)); mounts below it may not be."""
     options = mount.get("options")
-    words = [option for option in options if option in ("ro", "rro", "rw")] if isinstance(options, list) else []
-    return words[-1:] not in ([], ["rw"])
-
-
-def becomes_read_only(at: str, mounts: "list[Json]") -> bool:
-    """Whether all mounts of config.json at a path are read-only: crun makes them so after its hooks.
-
-    By the text of their destinations, in which most images' link /var/run counts as /run.
-    """
-    here = [mount for mount in mounts if _without_link(clean(str(mount["destination"]))) == _without_link(at)]
-    return bool(here) and all(map(is_read_only, here))
+    words = [option for option in options if option in ("ro", "rro", "rw", "rrw")] if isinstance(options, list) else []
+    return words[-1:] in (["ro"], ["rro"])
 
 
 def _without_link(path: str) -> str:

@@ -247,7 +247,7 @@ def _judged(
         return _found(container, EXEMPT, because=because or decided.excluded, line=line)
     differences = judge.differences(container, spec, decided, process)
     said = {(difference.rule, difference.message) for difference in differences}
-    reached, paths = real.look_at_node_paths(process.mounts(), decided, spec, judge.node)
+    reached, paths = real.look_at_node_paths(process.mounts(), decided, judge.node)
     denied = judge.denied(container, spec, decided, reached)
     differences += [difference for difference in denied if (difference.rule, difference.message) not in said]
     rules = tuple(match.rule.name for match in decided.matches if match.applies)

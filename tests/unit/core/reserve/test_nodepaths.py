@@ -1,0 +1,93 @@
+"""Which mounts of a container may show files of the node, and what their paths alone reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from hook.core.container.identity import DOCKER, Identity
+from hook.core.facts import Container
+from hook.core.plan import Plan, nodes_own, plan
+from hook.core.policy.store import KUBELET_ROOT
+from unit.support import POD, bind, container, policy
+
+ID = "0a" * 32
+CRI = "/containerd/io.containerd.grpc.v1.cri"
+UNDER_DOCKER = Identity(DOCKER, True, namespace="a", uid="1-2-3")
+POD_DIRECTORY = f"{KUBELET_ROOT}/pods/1-2-3"
+
+
+def decided(source: str, identity: Identity = POD, read_only: bool = False, **node_paths: str) -> Plan:
+    """The plan for a container with one volume."""
+    options = ["rbind", "ro"] if read_only else ["rbind"]
+    start = container(mounts=[{**bind("/mnt", source), "options": options}]).start
+    return plan(policy(nodePaths=node_paths), Container(identity, start))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"{POD_DIRECTORY}/etc-hosts",
+        f"{POD_DIRECTORY}/containers/c/0a1b",
+        f"{POD_DIRECTORY}/volumes/kubernetes.io~empty-dir/v",
+        f"{POD_DIRECTORY}/volumes/kubernetes.io~csi/pvc-1/mount",
+        f"/var/lib{CRI}/sandboxes/{ID}/resolv.conf",
+        f"/run{CRI}/sandboxes/{ID}/shm",
+        f"/var/lib{CRI}/containers/{ID}/volumes/{ID}",
+        f"/var/lib/docker/containers/{ID}/hostname",
+        f"/run/containers/storage/overlay-containers/{ID}/userdata/hosts",
+    ],
+)
+def test_what_kubelet_and_engines_make_for_a_container_is_not_looked_at(source: str) -> None:
+    assert not nodes_own([bind("/x", source)], KUBELET_ROOT)
+    assert nodes_own([bind("/x", f"{source}/link")], KUBELET_ROOT), "a container may have made it"
+    assert nodes_own([bind("/x", f"{source}/../../x")], KUBELET_ROOT)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/data",
+        f"{POD_DIRECTORY}/volume-subpaths/v/c/0",
+        f"{POD_DIRECTORY}/volumes/kubernetes.io~local-volume/v",
+        f"/run/containerd/io.containerd.runtime.v2.task/k8s.io/{ID}/rootfs/link",
+        f"/var/lib/containers/storage/overlay/{ID}/diff/link",
+        "relative",
+    ],
+)
+def test_all_else_is(source: str) -> None:
+    assert nodes_own([bind("/x", source)], KUBELET_ROOT)
+
+
+def test_mounts_of_the_kernels_own_file_systems_are_not() -> None:
+    mounts: list[dict[str, object]] = [
+        {"destination": "/x", "type": kind, "source": kind} for kind in ("proc", "tmpfs")
+    ]
+    assert not nodes_own(mounts, KUBELET_ROOT)
+    assert nodes_own([{"destination": "/x", "type": "overlay", "source": "overlay"}], KUBELET_ROOT)
+
+
+@pytest.mark.parametrize("source", ["/", "/etc", "/etc/reassert/trust.d", "/usr/local/sbin/reassert-runc", "/var/log"])
+def test_own_paths_are_refused_unless_read_only(source: str) -> None:
+    assert "nodePaths.reassert is Refuse" in decided(source).refusal()
+    assert decided(source, read_only=True).refusal() == ""
+    assert decided(source, reassert="Report").node_paths
+
+
+@pytest.mark.parametrize("source", ["/run/containerd/containerd.sock", "/var/run/docker.sock", "/etc/crio/crio.conf.d"])
+def test_an_engines_are_reported_or_refused_also_read_only(source: str) -> None:
+    assert decided(source, read_only=True).node_paths
+    assert "nodePaths.engine is Refuse" in decided(source, read_only=True, engine="Refuse").refusal()
+
+
+@pytest.mark.parametrize("source", ["/var/log/pods", "/var/lib/dockershim/sandbox", "/var/lib/docker", KUBELET_ROOT])
+def test_what_proves_a_pod_under_docker_is_reasserts_own_there(source: str) -> None:
+    """Who can rename the directory of a pod's logs names its namespace (hook.core.container.dockershim)."""
+    assert "nodePaths.reassert is Refuse" in decided(source, UNDER_DOCKER).refusal()
+    assert decided(source).refusal() == ""
+
+
+@pytest.mark.parametrize(
+    "source", ["/var/log/pods/a_b_1-2-3", f"/var/lib/docker/volumes/{ID}/_data", "/usr/local/sbinx"]
+)
+def test_what_lies_beside_them_starts(source: str) -> None:
+    assert decided(source, UNDER_DOCKER).refusal() == ""
