@@ -27,6 +27,7 @@ from hook.core.policy.entries import (  # noqa: E402  # likewise
     Mount,  # likewise
 )
 from hook.core.policy.model import Policy, Rule  # noqa: E402  # likewise
+from hook.core.policy.store import NO_RULES  # noqa: E402  # likewise
 from hook.entry import protocol  # noqa: E402  # likewise
 
 CRI = "io.kubernetes.cri."
@@ -60,16 +61,7 @@ CONFIG = {
         "readonlyPaths": ["/proc/sys"],
     },
 }
-HEADER = {
-    "sha256": "0" * 64,
-    "mode": "Enforce",
-    "failurePolicy": "Fail",
-    "excludedNamespaces": [],
-    "excludedTypes": [],
-    "kubeletRoot": "/var/lib/kubelet",
-    "index": {},
-    "patterns": {"*": [0]},
-}
+HEADER = {**NO_RULES, "sha256": "0" * 64, "excludedNamespaces": [], "patterns": {"*": [0]}}
 
 
 class Front:

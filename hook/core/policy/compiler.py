@@ -16,7 +16,7 @@ from typing import Any
 from hook import __version__
 from hook.core.base import logfile
 from hook.core.base.compare import clean
-from hook.core.base.errors import ReassertError, describe
+from hook.core.base.errors import ReassertError, TooLarge, describe
 from hook.core.base.jsontext import encode
 from hook.core.base.mountinfo import LOCAL, mount_table
 from hook.core.base.system import make_directory, replace_file, timestamp, trusted
@@ -155,18 +155,19 @@ def read_source(path: str, seconds: float | None = None) -> tuple[bytes, os.stat
 def _is_open_for_writing(fd: int) -> bool:
     """Whether a process has a file open for writing. Only else the kernel grants a lease for reading (fcntl(2)).
 
-    Until `fd` is closed, the lease makes a new writer wait. One on a network, or without leases, does not tell.
+    Until `fd` is closed, the lease makes a new writer wait. One on a network, or without leases, does not tell; nor
+    does a process whose /proc is of another PID namespace, such as that of a plugin in another mount namespace.
     """
     status = os.fstat(fd)
     device = f"{os.major(status.st_dev)}:{os.minor(status.st_dev)}"
-    kinds = [row.filesystem for row in mount_table("thread-self").values() if row.device == device]
-    if kinds and kinds[0] not in LOCAL:
-        return False
     try:
+        kinds = [row.filesystem for row in mount_table("thread-self").values() if row.device == device]
+        if kinds and kinds[0] not in LOCAL:
+            return False
         fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)  # a writer that waits sends it; it ends no process
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        return error.errno == errno.EAGAIN
+    except (OSError, TooLarge) as error:
+        return getattr(error, "errno", 0) == errno.EAGAIN
     return False
 
 

@@ -41,7 +41,7 @@ def test_wired_handlers_are_protected(containerd: Containerd, node: Node) -> Non
 
 
 def test_an_emptydir_is_put_back_in_a_pod_that_kubelet_does_not_know(containerd: Containerd, node: Node) -> None:
-    root = node.directory / "kubelet"
+    root = node.directory / "kubelet-of-probes"
     volumes = "    - {emptyDir: {}, mountPath: /cache}\n    - {emptyDir: {medium: Memory}, mountPath: /scratch}\n"
     text = WIDE.replace("  exclude", f"  kubelet: {{root: {root}}}\n  exclude", 1)
     node.write_policy(text + f"  - name: preset\n    mounts:\n{volumes}")
@@ -152,7 +152,8 @@ def test_a_probe_that_wants_nothing_starts_or_says_why_not(containerd: Container
     failed = verify(containerd, {"crun-later": []}, probe=True)
     assert failed.status == 1
     assert "later-crun" in failed.error
-    node.write_policy(CRI_POLICY.replace("hostPath: CA", "hostPath: /no/such"))
+    text = CRI_POLICY.replace("hostPath: CA", "hostPath: /no/such")
+    node.write_policy(text.replace("  exclude", "  onMissingFiles: Enforce\n  exclude", 1))
     refused = verify(containerd, WIRED, probe=True)
     assert refused.status == 1
     assert "reassert: refused default/reassert-verify-" in refused.error

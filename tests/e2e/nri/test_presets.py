@@ -21,12 +21,16 @@ def presets(containerd: Containerd, node: Node) -> Iterator[Presets]:
     (node.store / "cri/containerd").unlink()
 
 
+def on_disk(example: str) -> str:
+    """The policy without what is in memory."""
+    return "".join(line for line in example.splitlines(keepends=True) if "medium: Memory" not in line)
+
+
 @pytest.mark.parametrize("variant", ["", "bare"])
 def test_the_containers_of_a_pod_share_it(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, variant: str
 ) -> None:
-    on_disk = [line for line in presets.example.splitlines() if "medium: Memory" not in line]
-    node.compile("\n".join(on_disk).replace("failurePolicy: Ignore", "failurePolicy: Fail"))
+    node.compile(on_disk(presets.example).replace("failurePolicy: Ignore", "failurePolicy: Fail"))
     start_plugin()
     assert_its_pod_alone_shares(presets, start_pod, variant)
 
@@ -36,7 +40,7 @@ def test_no_runtime_is_led_to_the_node_by_a_link_in_it(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, tmp_path: Path, variant: str
 ) -> None:
     """Before 2.0, a pod's mount below a reserved one is replaced by the same part of it, here a container's."""
-    node.compile("\n".join(line for line in presets.example.splitlines() if "medium: Memory" not in line))
+    node.compile(on_disk(presets.example))
     start_plugin()
     pod = presets.pod(start_pod, variant)
     sh(pod.run(name="first"), "mkdir /cache/sub")
