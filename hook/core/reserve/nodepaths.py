@@ -34,8 +34,8 @@ OWN = (
 paths of all that lies there."""
 
 _OF_DOCKER = ("/var/lib/cri-dockerd/", "/var/lib/docker/containers", "/var/lib/dockershim/", "/var/log/pods")
-"""What proves a pod under docker (hook.core.container.dockershim): these, or the directories above; what lies below one
-without a `/` at its end is a container's own."""
+"""What proves a pod under docker (hook.core.container.dockershim). What lies below one without a `/` at its end is of
+containers: of that one only the directory itself and those above it count."""
 
 ENGINES = (
     "/etc/containerd/",
@@ -75,6 +75,7 @@ def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", outcome:
     """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach.
 
     Mounts that edits replace or remove are not judged.
+
     Of an engine's paths only a volume of one counts here: whether one above has it, the hook sees, since most nodes
     lack most of them.
     """
