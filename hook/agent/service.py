@@ -174,7 +174,8 @@ class Agent:
             policy = self._policy.get(0)  # compiles an edit in the background, so that no container start has to
             if looked > swept and not policy.missing:  # which it is until it is compiled
                 swept = looked + _SWEPT
-                sweep(f"{policy.kubelet_root}/pods")
+                with contextlib.suppress(OSError):  # a shortage, such as of descriptors, ends no agent
+                    sweep(f"{policy.kubelet_root}/pods")
             self._collect()
             self.tell_systemd()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())

@@ -145,7 +145,7 @@ def plan(
     return Plan(policy, matches, outcome, kinds=wanted)
 
 
-_MADE = "/var/lib/con", "/run/con", "/var/lib/docker/", "/var/run/con"
+_MADE = "/var/lib/con", "/run/con", "/run/k3s/con", "/var/lib/docker/", "/var/lib/rancher/", "/var/run/con"
 _CRI = "/containerd/io.containerd.grpc.v1.cri/"
 _PODMANS = "/containers/storage/overlay-containers/*/userdata/*"
 _FORMS = [
@@ -154,6 +154,9 @@ _FORMS = [
         f"/var/lib{_CRI}sandboxes/*/*",
         f"/run{_CRI}sandboxes/*/shm",
         f"/var/lib{_CRI}containers/*/volumes/*",
+        f"/var/lib/rancher/*/agent{_CRI}sandboxes/*/*",
+        f"/run/k3s{_CRI}sandboxes/*/shm",
+        f"/var/lib/rancher/*/agent{_CRI}containers/*/volumes/*",
         "/var/lib/docker/containers/*/*",
         "/var/lib/docker/containers/*/mounts/*",
         f"/run{_PODMANS}",

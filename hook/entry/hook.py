@@ -288,8 +288,14 @@ def _look(
     paths: list[str] = []
     if decided.node_paths_of_reassert:
         from hook.core.linux.look import look_at_node_paths
+        from hook.core.linux.mountns import OldKernel
 
-        denials, paths = look_at_node_paths(pid, rootfs, decided, spec, caller.still_waits)
+        try:
+            denials, paths = look_at_node_paths(pid, rootfs, decided, spec, caller.still_waits)
+        except OldKernel:
+            if decided.mounts:
+                raise
+            return Done(CONFIG, [], [], draft=draft)  # by the paths in config.json alone
         if denials:
             return Done(CONTAINER, denials, [], draft=draft)
     if not decided.mounts:

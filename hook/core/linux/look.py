@@ -7,7 +7,7 @@ its id, its attributes and those of its subtree are the kernel's, and what canno
 
 import posix
 
-from hook.core.base.compare import is_below, is_within
+from hook.core.base.compare import clean, is_below, is_within
 from hook.core.base.errors import named
 from hook.core.base.mountinfo import Row, mount_table
 from hook.core.base.system import is_shortage
@@ -108,7 +108,9 @@ def look_at_node_paths(
     for `look`. Raises Undecided, OSError.
     """
     table = mount_table(pid, still_waits)
-    read_only = {str(mount["destination"]).rpartition("/")[2] for mount in spec.mounts if nodepaths.is_read_only(mount)}
+    meant = {clean(str(mount["destination"])): nodepaths.is_read_only(mount) for mount in spec.mounts}
+    linked = {path.rpartition("/")[2] for path, is_read_only in meant.items() if is_read_only}
+    refuses = decided.policy.node_paths["reassert"] == nodepaths.REFUSE
     with Namespace(pid) as there:
         root = there.directory(rootfs)
         try:
@@ -119,7 +121,8 @@ def look_at_node_paths(
             mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
             def is_closed(at: str, row: Row) -> bool:
-                return _is_closed(there, root, at, row, at.rpartition("/")[2] in read_only)
+                may_close = refuses and meant.get(at, at.rpartition("/")[2] in linked)
+                return _is_closed(there, root, at, row, may_close)
 
             return reached(mounts, places, decided, is_closed, still_waits)
         finally:

@@ -81,6 +81,10 @@ class _NothingIsLoaded:
 sys.meta_path.insert(0, _NothingIsLoaded)
 
 
+class OldKernel(Undecided):
+    """The kernel lacks a system call by which mounts are looked at."""
+
+
 class Namespace:
     """The mount namespace of a process, entered for single system calls; 0: this process's own, which is not entered.
 
@@ -226,7 +230,7 @@ def _asked(fd: int, path: bytes, flags: int, mask: int) -> bytes:
 def _statx(fd: int, path: bytes, flags: int) -> bytes:
     found = _asked(fd, path, flags, _STATX_MNT_ID | _STATX_INO)
     if not int.from_bytes(found[_STATX_MASK : _STATX_MASK + 4], sys.byteorder) & _STATX_MNT_ID:
-        raise Undecided("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
+        raise OldKernel("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
     return found
 
 
@@ -369,5 +373,5 @@ def _call(name: str, path: str, number: int, *arguments: object, at: "Namespace 
 def _failed(name: str, path: str) -> "NoReturn":
     code = ctypes.get_errno()
     if code == errno.ENOSYS:
-        raise Undecided(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
+        raise OldKernel(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
     raise OSError(code, f"{name}: {posix.strerror(code)}", path)

@@ -211,7 +211,7 @@ def refresh(path: str, store: str) -> str:
         compiled = compile_bytes(path, content)
         last = stored_header(path, store)[0] or {}
         why, files = _lacking(compiled, last)
-        if _seems_cut(content, status, last):
+        if last.get("sha256") != compiled.source.sha256 and _seems_cut(content, status, last):
             why, files = f"{path}: {_CUT}", []
         text = (
             _held_text(path, store, file_key(status), [why], files)
@@ -258,12 +258,17 @@ def _refusal(policy: Policy) -> tuple[str, list[str]]:
     """Why a container without mounts and env is refused by the rules for every container, and what the node lacks."""
     rules = [rule for rule in policy.candidates(None) if not rule.is_audited and _is_for_every_pod(rule)]
     matches = [Match(rule, []) for rule in rules]
-    identity = Identity("", False, types=("container",))
+    identity = Identity("", True, namespace="default", pod="pod", uid="0", container="c", types=("container",))
     facts = gather(policy, identity, matches)
     lacks = sorted({*facts.absent_sources, *facts.unreadable})
-    everywhere = any(pattern == "*" for pattern in policy.excluded_namespaces)
-    refusal = plan(policy, Container(identity, Start([], []), facts), matches).refusal() if lacks else ""
-    return "" if everywhere else refusal, lacks
+    if not lacks or "*" in policy.excluded_namespaces:
+        return "", lacks
+    start = Start([], [], shared_processes="")
+    refusal = plan(policy, Container(identity, start, facts), matches).refusal()
+    facts.files.update(dict.fromkeys(facts.unreadable, ""))
+    facts.absent_sources, facts.unreadable = set(), {}
+    otherwise = plan(policy, Container(identity, start, facts), matches).refusal()
+    return "" if otherwise else refusal, lacks  # else the files are not the reason
 
 
 def _is_for_every_pod(rule: Rule) -> bool:

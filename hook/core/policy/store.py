@@ -41,12 +41,17 @@ def file_key(status: posix.stat_result) -> "list[int]":
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def path_state(path: str) -> "list[int] | int | None":
-    """The key of a file that a policy names; the error if it cannot be looked at."""
+def path_state(path: str) -> "list[int]":
+    """The key of a file that a policy names, or the error if there is none, and who may write above it."""
+    state: list[int] = []
     try:
-        return file_key(posix.stat(path))
+        state += file_key(posix.stat(path))
+        while path := path.rpartition("/")[0]:
+            above = posix.stat(path)
+            state += [above.st_mode, above.st_uid]
     except OSError as error:
-        return error.errno
+        state.append(-(error.errno or 0))
+    return state
 
 
 def load(source: str = SOURCE, store: str = STORE) -> Policy:

@@ -135,7 +135,7 @@ ready() {
   reason=Enforcing
   [ ! -e "$work/unverified" ] || reason=NothingToVerify
   if [ "$status" -eq 4 ]; then # `node status`: the policy enforces nothing, or newer settings are available
-    reason=NothingToVerify
+    case $said in *"NOT ENFORCED"*) reason=NothingToVerify ;; esac
     status=0
   fi
   [ "$STATE" = present ] || reason=Removed

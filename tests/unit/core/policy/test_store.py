@@ -385,6 +385,10 @@ def value_file(path: Path, **spec: Any) -> str:
     return document({"name": "better", "env": [{"name": "A", "valueFrom": {"file": str(path)}}]}, **spec)
 
 
+def skipped(path: Path) -> str:
+    return lacking(path).replace('"mountPath"', '"onMissingSource": "Skip", "mountPath"')
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -393,7 +397,9 @@ def value_file(path: Path, **spec: Any) -> str:
         lambda path: lacking(path, exclude={"namespaces": ["*"]}),
         lambda path: lacking(path, exclude={"containerTypes": ["container"]}),
         lambda path: lacking(path).replace('"name": "better"', '"name": "better", "match": {"namespaces": ["team-*"]}'),
-        lambda path: lacking(path).replace('"mountPath"', '"onMissingSource": "Skip", "mountPath"'),
+        skipped,
+        lambda path: skipped(path).replace('"mounts"', '"sharedProcesses": "Refuse", "mounts"'),
+        lambda path: skipped(path).replace('"mounts": [', '"mounts": [{"emptyDir": {}, "mountPath": "/cache"}, '),
         lambda path: value_file(path, failurePolicy="Ignore"),
     ],
 )
@@ -410,6 +416,17 @@ def test_a_value_file_that_others_can_write_to_is_lacking_too(good: Node) -> Non
     good.write(value_file(file))
     assert names(good.load()) == ["good"]
     file.chmod(0o644)
+    assert names(good.load()) == ["better"]
+
+
+def test_a_value_file_in_a_directory_that_others_can_write_to_counts_once_they_cannot(good: Node) -> None:
+    directory = good.directory / "values"
+    directory.mkdir()
+    directory.chmod(0o777)
+    (directory / "value").write_text("1\n")
+    good.write(value_file(directory / "value"))
+    assert names(good.load()) == ["good"]
+    directory.chmod(0o755)
     assert names(good.load()) == ["better"]
 
 
@@ -464,5 +481,7 @@ def test_a_writer_that_dies_inside_a_line_changes_nothing(good: Node) -> None:
     assert good.load().warning == ""
     good.write(YAML.rstrip("\n"))
     assert good.load().warning == "", "a file that was renamed is whole"
+    os.utime(good.source)
+    assert good.load().warning == "", "the same policy, with another time"
     good.source.write_text(BETTER)
     assert names(good.load()) == ["better"], "JSON is whole if it can be parsed"

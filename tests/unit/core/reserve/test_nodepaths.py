@@ -33,6 +33,8 @@ def decided(source: str, identity: Identity = POD, read_only: bool = False, **no
         f"/var/lib{CRI}/sandboxes/{ID}/resolv.conf",
         f"/run{CRI}/sandboxes/{ID}/shm",
         f"/var/lib{CRI}/containers/{ID}/volumes/{ID}",
+        f"/var/lib/rancher/k3s/agent{CRI}/sandboxes/{ID}/hostname",
+        f"/run/k3s{CRI}/sandboxes/{ID}/shm",
         f"/var/lib/docker/containers/{ID}/hostname",
         f"/run/containers/storage/overlay-containers/{ID}/userdata/hosts",
     ],
