@@ -326,7 +326,8 @@ class Bundle:
 
     def mounted(self) -> list[str]:
         """What is mounted below the bundle in the node's own namespace, but for an overlay root."""
-        points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        table = Path("/proc/self/mountinfo").read_text().rstrip("\n")
+        points = [line.split(" ")[4] for line in table.split("\n")]
         return [one for one in points if one.startswith(f"{self.directory}/") and one != str(self.rootfs)]
 
     def close(self) -> None:
