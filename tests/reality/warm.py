@@ -25,10 +25,10 @@ TIMES = re.compile(
 """Where a warm start and a cold one may differ: times, and which of them it was."""
 
 _RECORDER = """#!/bin/sh
-printf '%s\\0' "$@" >> {given}
+[ "$*" = --version ] || printf '%s\\0' "$@" >> {given}
 exec {real} "$@"
 """
-"""In front of the real runtime: writes down its arguments."""
+"""In front of the real runtime: writes down its arguments. A dispatcher that is made asks for the version."""
 
 _STATUS = b"reassert-status/1\0"
 _SOCKETS = {True: "agent.here", False: "agent.gone"}
