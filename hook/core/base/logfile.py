@@ -8,7 +8,7 @@ appends its line without a rotation.
 
 import posix
 
-from hook.core.base.system import is_file, open_to_append
+from hook.core.base.system import exists, is_file, open_to_append
 
 LIMIT = 64 << 20
 """Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""
@@ -98,20 +98,12 @@ def _rename(path: str, fd: int, status: posix.stat_result, kept: int) -> bool:
         return True
     try:
         free = 1
-        while free < kept and _exists(f"{path}.{free}"):
+        while free < kept and exists(f"{path}.{free}"):
             free += 1
         for number in range(free - 1, 0, -1):
             posix.rename(f"{path}.{number}", f"{path}.{number + 1}")
         posix.rename(path, f"{path}.1")
     except OSError:
-        return False
-    return True
-
-
-def _exists(path: str) -> bool:
-    try:
-        posix.lstat(path)
-    except FileNotFoundError:
         return False
     return True
 

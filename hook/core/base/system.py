@@ -41,6 +41,15 @@ def is_link(path: str) -> bool:
         return False
 
 
+def exists(path: str) -> bool:
+    """Whether something is at a path; a symbolic link that leads nowhere is. Raises OSError if that is unknown."""
+    try:
+        posix.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _is_roots(status: posix.stat_result) -> bool:
     """Whether only root can change a file. The mode of a symbolic link has no effect; its directory is checked."""
     writable = status.st_mode & _WRITABLE_BY_OTHERS or (status.st_mode & _WRITABLE_BY_GROUP and status.st_gid != 0)

@@ -8,7 +8,7 @@ import posix
 import time
 
 from hook.core.base.errors import Undecided
-from hook.core.base.system import is_shortage, make_directory
+from hook.core.base.system import exists, is_shortage, make_directory
 from hook.core.linux.mountns import mount_tmpfs, unmount
 from hook.core.reserve.volumes import in_memory
 
@@ -44,7 +44,7 @@ def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]", is_
             make_directory(above, 0o700)
             _make_for_all(path)
             continue
-        if not _exists(path):
+        if not exists(path):
             before_mounting()
             sweep(pods)
             make_directory(above, 0o700)
@@ -77,19 +77,11 @@ def _mount(path: str, size: int) -> None:
             raise
 
 
-def _exists(path: str) -> bool:
-    try:
-        posix.lstat(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def sweep(pods: str) -> None:
     """Unmount the emptyDirs in memory of pods that are gone. `pods`: kubelet's directory of pods. Raises a shortage."""
     try:
         own = in_memory(pods)
-        gone = [uid for uid in posix.listdir(own) if not _exists(f"{pods}/{uid}")]
+        gone = [uid for uid in posix.listdir(own) if not exists(f"{pods}/{uid}")]
         for directory in [f"{own}/{uid}" for uid in gone]:
             for name in posix.listdir(directory):
                 _remove(f"{directory}/{name}")

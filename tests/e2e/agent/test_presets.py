@@ -11,19 +11,10 @@ import pytest
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
 from e2e.support import RUNTIMES, Bundle, Running
+from e2e.test_presets import POLICY
 from hook.core.reserve.volumes import in_memory
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
-
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-spec:
-  kubelet: {root: ROOT}
-  rules:
-  - {name: disk, mounts: [{emptyDir: {}, mountPath: /disk}]}
-  - {name: memory, match: {containerNames: [m*]}, mounts: [{emptyDir: {medium: Memory}, mountPath: /memory}]}
-"""
 
 
 def bundle_of(agent: Agent, name: str) -> Bundle:
