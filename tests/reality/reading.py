@@ -229,7 +229,16 @@ def innocent(case: Case) -> bool:
     paths = [clean(mount["mountPath"]) for mount in reserved.mounts]
     if "PATH" in reserved.deny:  # every image has one
         return False
+    if any(_is_written_above(mount, reserved) for mount in reserved.mounts):
+        return False
     return not reserved.undecidable and all(_is_innocent(one, case, reserved, paths) for one in case["features"])
+
+
+def _is_written_above(mount: dict[str, Any], reserved: Reserved) -> bool:
+    """Whether a reserved mount lies in another reserved one to which containers write: refused, says docs/policy.md."""
+    path = clean(mount["mountPath"])
+    writable = [clean(other["mountPath"]) for other in reserved.mounts if other.get("readOnly") is False]
+    return mount.get("volumesAbove") != "Allow" and any(within(path, above) and path != above for above in writable)
 
 
 def _near(path: str, paths: list[str]) -> bool:

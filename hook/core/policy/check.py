@@ -160,8 +160,10 @@ def check_meaning(source: Source, shape: Shape) -> list[Problem]:
         for position, env in entries:
             found += _check_env(source, [*at, "env", position], env)
             found += _check_home(source, [*at, "env", position], env, has_home)
-        for position, mount in shape.well_formed(rule.get("mounts"), [*at, "mounts"]):
+        mounts = list(shape.well_formed(rule.get("mounts"), [*at, "mounts"]))
+        for position, mount in mounts:
             found += _check_mount(source, [*at, "mounts", position], mount)
+            found += _check_above(source, [*at, "mounts", position], mount, [other for _, other in mounts])
         if number in valid:
             found += _check_exclusive(source, [*at, "deviceAllocations", "exclusive"], rule)
             found += _check_trust(source, [*at, "trust"], rule.get("trust") or {})
@@ -292,6 +294,24 @@ def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> 
             bad = [source.problem(where, f"allowBelow {allowed!r} is not below mountPath {path}")]
         found += bad
     return found
+
+
+def _check_above(
+    source: Source, at: list[str | int], mount: dict[str, Any], mounts: list[dict[str, Any]]
+) -> list[Problem]:
+    """A warning of a mount that its own rule puts where containers write."""
+    path = clean(mount["mountPath"])
+    for other in mounts:
+        above, source_is_writable = clean(other["mountPath"]), not other.get("readOnly", "emptyDir" not in other)
+        if (
+            source_is_writable
+            and "absent" not in other
+            and is_below(path, above)
+            and mount.get("volumesAbove") != "Allow"
+        ):
+            why = f"is below {above}, to which containers write: they are refused (volumesAbove: Allow permits it)"
+            return [source.problem([*at, "mountPath"], f"mountPath {path} {why}", severity="warning")]
+    return []
 
 
 def _check_empty_dir(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:

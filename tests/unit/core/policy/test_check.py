@@ -328,6 +328,24 @@ def test_rules_that_want_the_same_do_not_contradict() -> None:
     assert problems(document({"name": "one", **A}, {"name": "other", **A})) == []
 
 
+@pytest.mark.parametrize(
+    ("above", "below", "warned"),
+    [
+        ("hostPath: /a, mountPath: /b/, readOnly: false", "mountPath: /b/c", True),
+        ("emptyDir: {}, mountPath: /b", "mountPath: /b/c", True),
+        ("emptyDir: {}, mountPath: /b", "mountPath: /b/c, volumesAbove: Allow", False),
+        ("hostPath: /a, mountPath: /b", "mountPath: /b/c", False),
+        ("hostPath: /a, mountPath: /b, readOnly: false", "mountPath: /bc", False),
+    ],
+)
+def test_mount_below_one_of_its_rule_to_which_containers_write_is_a_warning(
+    above: str, below: str, warned: bool
+) -> None:
+    found = errors(f"    mounts:\n    - {{{above}}}\n    - {{hostPath: /c, {below}}}\n")
+    message = "8:33: warning: mountPath /b/c is below /b, to which containers write: they are refused"
+    assert found == ([f"{message} (volumesAbove: Allow permits it)"] if warned else [])
+
+
 @pytest.mark.parametrize("of", ["Pod", "Both", "Container", None])
 def test_annotations_that_only_nri_sees_are_a_warning(of: str | None) -> None:
     entry = {"name": "nvidia.cdi.k8s.io/pod", "absent": True, **({"of": of} if of else {})}
