@@ -107,6 +107,13 @@ def test_no_page_has_marks_of_a_merge() -> None:
     assert [page.name for page in pages if re.search(r"^(<{7}|>{7}) ", page.read_text(), re.MULTILINE)] == []
 
 
+def test_workflows_run_actions_of_a_known_commit_with_no_more_rights_than_they_need() -> None:
+    for workflow in (ROOT / ".github/workflows").glob("*.yml"):
+        used = re.findall(r"uses: (.*)", workflow.read_text())
+        assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)] == []
+        assert "\npermissions:\n  contents: read\n" in workflow.read_text()
+
+
 def test_every_page_is_in_the_index() -> None:
     listed = set(LINK.findall((ROOT / "docs/README.md").read_text()))
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - listed == {"README.md"}
