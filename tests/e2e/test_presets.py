@@ -81,3 +81,56 @@ def test_gvisors_containers_share_it(node: Node) -> None:
     with Running(node.dispatcher(str(real)), one) as first, Running(node.dispatcher(str(real)), two) as second:
         first.exec("/bin/sh", "-c", "echo mine > /disk/file; echo mine > /memory/file")
         assert second.exec("/bin/cat", "/disk/file", "/memory/file") == "mine\nmine\n"
+
+
+OTHER = POD.replace("1111", "2222", 1)
+
+
+@pytest.mark.parametrize("runtime", sorted(RUNTIMES))
+@pytest.mark.parametrize("options", [("ro",), ("ro", "rslave"), ("rw",)], ids=",".join)
+def test_another_pod_does_not_write_to_one_in_memory(
+    node: Node, kubelet: Path, runtime: str, options: tuple[str, ...]
+) -> None:
+    """By a hostPath above, which has reassert's tmpfs as a submount: kubelet's `readOnly` does not reach it."""
+    (kubelet / "pods" / OTHER).mkdir()
+    dispatcher = node.dispatcher(RUNTIMES[runtime])
+    pods = in_memory(str(kubelet / "pods"))
+    (one, later), (other,) = bundles(node, "m1", "m2"), bundles(node, "other")
+    other.pod(container="other", name="q", **{"io.kubernetes.cri.sandbox-uid": OTHER})
+    other.bind("/run", "/host", *options)
+    other.save()
+    write = f'for file in /host/{pods[5:]}/*/*/*; do echo theirs > "$file"; done; ls /host/{pods[5:]}/{POD}/*'
+    with Running(dispatcher, one) as first:
+        first.exec("/bin/sh", "-c", "echo mine > /memory/file")
+        attacker = Running(dispatcher, other)
+        if options == ("rw",):
+            assert attacker.create() != 0
+            assert "/run/reassert" in attacker.output()
+            return
+        with attacker:
+            attacker.exec("/bin/sh", "-c", f"{write}; true")
+            assert first.exec("/bin/cat", "/memory/file") == "mine\n"
+            shutil.rmtree(kubelet / "pods" / POD)
+            sweep(str(kubelet / "pods"))
+            (kubelet / "pods" / POD).mkdir()
+            with Running(dispatcher, later) as second:
+                second.exec("/bin/sh", "-c", "echo mine > /memory/file")
+                attacker.exec("/bin/sh", "-c", f"{write}; true")
+                assert second.exec("/bin/cat", "/memory/file") == "mine\n"
+
+
+@pytest.mark.usefixtures("kubelet")
+@pytest.mark.parametrize("replaced", ["reassert/*", "reassert", "."])
+def test_a_link_in_its_place_refuses_the_container(node: Node, kubelet: Path, replaced: str) -> None:
+    dispatcher = node.dispatcher(RUNTIMES["runc"])
+    one, two = bundles(node, "one", "two")
+    with Running(dispatcher, one):
+        pass
+    place = next((kubelet / "pods" / POD).glob(replaced)) if replaced != "." else kubelet / "pods" / POD
+    place.rename(node.directory / "moved")
+    place.symlink_to(node.directory / "moved")
+    refused = Running(dispatcher, two)
+    assert refused.create() != 0
+    assert f"{place} is not a directory" in refused.output()
+    place.unlink()
+    (node.directory / "moved").rename(place)

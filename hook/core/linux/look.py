@@ -7,7 +7,7 @@ its id, its attributes and those of its subtree are the kernel's, and what canno
 
 import posix
 
-from hook.core.base.compare import clean, is_below, is_within
+from hook.core.base.compare import clean, is_below, is_within, parents
 from hook.core.base.errors import named
 from hook.core.base.mountinfo import Row, mount_table
 from hook.core.base.system import is_shortage
@@ -117,12 +117,14 @@ def look_at_node_paths(
             own = table.get(mount_id(root))
             prefix = (own.point if own else rootfs).rstrip("/")
             places = places_of(decided, table, there.root)
+            volumes = [row.device for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
             mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
             mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
             def is_closed(at: str, row: Row) -> bool:
-                may_close = refuses and meant.get(at, at.rpartition("/")[2] in linked)
-                return _is_closed(there, root, at, row, may_close)
+                above = next((path for path in parents(at) if path in meant), at) if row.device in volumes else at
+                may_close = meant.get(above, at.rpartition("/")[2] in linked)
+                return _is_closed(there, root, at, row, refuses and may_close)
 
             return reached(mounts, places, decided, is_closed, still_waits)
         finally:
@@ -180,9 +182,9 @@ def reached(
 def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
     """Each of reassert's and the engines' paths, the device of a file system, and its path from that one's root.
 
-    Also where a link on the way to it is, and the mount points that it is behind: who can rename these takes it away. A
-    path of reassert that is not there may be made there; one of an engine that this node lacks is left out. Arguments
-    as for `tree_of`. Raises OSError.
+    Also where a link on the way to it is, and the mount points that it is behind: who can rename these takes it away.
+    Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be made
+    there; one of an engine that this node lacks is left out. Arguments as for `tree_of`. Raises OSError.
     """
     found: list[tuple[str, str, str]] = []
     for path in (*decided.node_paths_of_reassert, *nodepaths.ENGINES):
@@ -198,6 +200,8 @@ def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tu
                 rest = f"{name}/{rest}"
             except PermissionError:  # rootless podman's user: who cannot reach it mounts nothing of it
                 break
+        if path[-1] == "/":
+            found += [(path, row.device, row.root) for row in table.values() if f"{row.point}/".startswith(path)]
     return found
 
 

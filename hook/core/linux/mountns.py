@@ -46,6 +46,7 @@ _MOUNT_ATTR = {  # include/uapi/linux/mount.h
 _ATTR_IDMAP = 0x100000
 _ATIME, _ATIME_ANY = 0x70, ("noatime", "strictatime", "relatime")
 PRIVATE, _MS_SLAVE = 1 << 18, 1 << 19
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 1 << 5, 1 << 12
 _MS_NOSUID_NODEV, _MNT_DETACH, _UMOUNT_NOFOLLOW = 2 | 4, 2, 8
 
 _TRIES = 100
@@ -323,15 +324,28 @@ def own_users() -> None:
 
 
 def mount_tmpfs(path: str, options: str) -> None:
-    """Mount a tmpfs in this process's mount namespace, without devices and set-user-ID programs. Raises OSError."""
-    if _libc.mount(b"tmpfs", path.encode(), b"tmpfs", ctypes.c_ulong(_MS_NOSUID_NODEV), options.encode()) < 0:
-        _failed("mount", path)
+    """Mount a tmpfs in this process's mount namespace, without devices and set-user-ID programs. Raises OSError.
+
+    It lies on a private mount of the directory, so that no container gets it by the propagation of a volume above, and
+    that one is read-only: a container that gets both with a volume above cannot write below the tmpfs either.
+    """
+    name = path.encode()
+    for source, kind, flags, data in (
+        (name, None, _MS_BIND, None),
+        (None, None, PRIVATE, None),
+        (None, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None),
+        (b"tmpfs", b"tmpfs", _MS_NOSUID_NODEV, options.encode()),
+    ):
+        if _libc.mount(source, name, kind, ctypes.c_ulong(flags), data) < 0:
+            _failed("mount", path)
 
 
 def unmount(path: str) -> None:
-    """Detach a mount from its path, also where it is in use (umount2(2)). Raises OSError."""
+    """Detach all mounts from a path, also where they are in use (umount2(2)). Raises OSError where there is none."""
     if _libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
         _failed("umount2", path)
+    while _libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
+        pass
 
 
 def own_directories() -> None:

@@ -8,7 +8,7 @@ import posix
 import time
 
 from hook.core.base.errors import Undecided
-from hook.core.base.system import exists, is_shortage, make_directory
+from hook.core.base.system import exists, is_directory, is_shortage, make_directory
 from hook.core.linux.mountns import mount_tmpfs, unmount
 from hook.core.reserve.volumes import in_memory
 
@@ -43,6 +43,9 @@ def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]", is_
         if size < 0:
             make_directory(above, 0o700)
             _make_for_all(path)
+            for each in (f"{pods}/{uid}", above, path):  # which a container with a hostPath of the pods may replace
+                if not is_directory(posix.lstat(each)):
+                    raise Undecided(f"{each} is not a directory")
             continue
         if not exists(path):
             before_mounting()
