@@ -16,7 +16,7 @@ import io
 import re
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -171,11 +171,9 @@ def sandbox_clients() -> str:
     """What becomes of clients behind an intercepting proxy."""
     rows = []
     for client in tomllib.loads((ROOT / "tests/sandboxes/clients.toml").read_text())["client"]:
-        through = client["through"]
-        without = "no" if through.startswith("no") else "no: " + client.get("roots", "the image's roots")
-        cells = [client["name"], client["version"], without, through, client["own"]]
+        cells = [client["name"], client["version"], client["through"], client["own"]]
         rows.append([_cell(cell) for cell in [*cells, "" if client.get("whole") else "yes"]])
-    return table(["client", "version", "without", "with the example", "what of the job's own it obeys", "in CI"], rows)
+    return table(["client", "version", "with the example", "what of the job's own it obeys", "in CI"], rows)
 
 
 # -- claims and holes
@@ -229,7 +227,10 @@ class Ledgers:
         for number, claim in enumerate(self.data["claim"], 1):
             cells = [self._cell(claim, adapter) for adapter in ADAPTERS]
             rows.append([str(number), claim["text"], *cells])
-        return table(["", "claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
+        every = _versions([*self.data["parameters"].values(), *self.data["fixed"].values()])
+        names = ", ".join(" ".join([program, *each]) for program, each in every.items() if each)
+        legend = f"A name without a version stands for all that are tried: {names}.\n\n"
+        return legend + table(["", "claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
 
     def _cell(self, claim: dict[str, Any], adapter: str) -> str:
         tests = claim.get(adapter, [])
@@ -237,11 +238,10 @@ class Ledgers:
         words = claim.get("but", {}).get(adapter, "" if tests else "no")
         order = list(self.data["parameters"].values())
         tried.sort(key=lambda name: order.index(name) if name in order else len(order))
-        versions: dict[str, list[str]] = {}
-        for name in tried:
-            program, _, version = name.rpartition(" ") if name in order else (name, "", "")
-            versions.setdefault(program, []).append(version)
-        with_ = ", ".join(f"{program} {' '.join(each)}".strip() for program, each in versions.items())
+        every, versions = _versions([*order, *self.data["fixed"].values()]), _versions(tried)
+        with_ = ", ".join(
+            program if each == every[program] else f"{program} {' '.join(each)}" for program, each in versions.items()
+        )
         return ": ".join(part for part in (words or "yes", with_) if part)
 
     def track_record(self) -> str:
@@ -254,6 +254,15 @@ class Ledgers:
             versions = [hole["introduced"], hole["found"], hole["fixed"]]
             rows.append([hole["gave"], *versions, "<br>".join(f"`{each}`" for each in tried)])
         return table(["what an attacker had", "introduced in", "found by", "fixed in", "tried again by"], rows)
+
+
+def _versions(names: Iterable[str]) -> dict[str, list[str]]:
+    """Programs with their versions, of names such as `runc 1.1.5`. A name that does not end in one is a program."""
+    found: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        program, _, version = name.rpartition(" ")
+        found.setdefault(program if version[0].isdigit() else name, []).extend([version] * version[0].isdigit())
+    return found
 
 
 def promises() -> str:
