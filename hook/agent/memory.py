@@ -39,7 +39,8 @@ class Memory:
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
         self._policy: tuple[object, Policy] | None = None
         self._last: tuple[object, Policy] | None = None
-        self._files = list(dict.fromkeys((source, store.store_path(source, directory))))
+        self.compiled = store.store_path(source, directory)
+        self._files = list(dict.fromkeys((source, self.compiled)))
         self._directories = list(dict.fromkeys(way for file in self._files for way in ["/", *parents(file)]))
 
     def policy(self) -> Policy:
@@ -66,12 +67,11 @@ class Memory:
     def _looked_up(self) -> tuple[Policy, str]:
         """Returns the policy in force, and why the policy file cannot be used, or "". Raises Fallback."""
         problem, key = store.source_key(self.source)
-        path = store.store_path(self.source, self.directory)
         try:
-            trusted(path)
+            trusted(self.compiled)
         except (Untrusted, OSError):
             raise Fallback(POLICY) from None
-        stored = self.stores.get(path, self._read)
+        stored = self.stores.get(self.compiled, self._read)
         if not problem and not stored.has_compiled(key):
             raise Fallback(POLICY)
         state = (stored, problem, tuple(key))

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from hook import __version__
 from hook.agent.answers import BUSY, CHANGED, COLD, ERROR, GO, LATE, REFUSED, Counters, Fallback
 from hook.agent.clients import Client, Clients, Job
+from hook.agent.holder import Holder
 from hook.agent.memory import Memory
 from hook.agent.work import answer
 from hook.agent.workers import RELIEF, Workers
@@ -55,6 +56,8 @@ collections come in the middle of a request. Free memory is given back then, whi
 _TICK = 0.5
 _SWEPT = 60.0
 """Seconds between looks for emptyDirs in memory whose pod is gone."""
+_HELD = 10.0
+"""Seconds between looks whether the files that are kept open are still those, such as after a rotation of the log."""
 _ANSWERS = {b"G": GO, b"A": CHANGED, b"R": REFUSED, b"C": COLD}
 
 
@@ -153,11 +156,12 @@ class Agent:
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._here = own_root()
         self._state = ""  # as systemd shows it
+        self._holder, self._holds = Holder(), ""
         self.plugin: Plugin | None = None
 
     def run(self) -> None:
         """Serves requests until an exception ends it: idle threads take them, and this one where none is idle."""
-        looked = swept = 0.0
+        looked = swept = held = 0.0
         while True:
             self._workers.crowded.clear()
             if self._workers.is_crowded():
@@ -176,6 +180,9 @@ class Agent:
                 swept = looked + _SWEPT
                 with contextlib.suppress(OSError):  # a shortage, such as of descriptors, ends no agent
                     sweep(f"{policy.kubelet_root}/pods")
+            if looked > held or policy.fingerprint != self._holds:
+                held, self._holds = looked + _HELD, policy.fingerprint
+                self._holder.hold(policy, self._memory.compiled, self._memory.events)
             self._collect()
             self.tell_systemd()
             self._notifier.tick(self.plugin is None or self.plugin.healthy())

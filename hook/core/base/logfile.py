@@ -13,6 +13,9 @@ from hook.core.base.system import exists, is_file, open_to_append
 LIMIT = 64 << 20
 """Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""
 
+OVERDUE = 8 << 20
+"""Bytes above its limit at which a log file is rotated even though another process, such as a reader, locks it."""
+
 KEPT = 4
 """Number of rotated files that are kept: `PATH.1` (the newest) to `PATH.4`."""
 
@@ -25,7 +28,7 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
     fd, status = _open(path)
     try:
         if status.st_size + len(line) > limit and status.st_size:
-            fd = _rotated(path, fd, status, kept)
+            fd = _rotated(path, fd, status, kept, limit)
         _write(fd, line)
     finally:
         posix.close(fd)
@@ -59,9 +62,9 @@ def _open(path: str) -> "tuple[int, posix.stat_result]":
     raise OSError(22, "not a regular file owned by root", path)
 
 
-def _rotated(path: str, fd: int, status: posix.stat_result, kept: int) -> int:
+def _rotated(path: str, fd: int, status: posix.stat_result, kept: int, limit: int) -> int:
     """The descriptor to append to after a rotation: the new file's, or `fd` if the file could not be renamed."""
-    if not _rename(path, fd, status, kept):
+    if not _rename(path, fd, status, kept, status.st_size > limit + OVERDUE):
         return fd
     try:
         new, fresh = _open(path)
@@ -78,22 +81,27 @@ def _rotated(path: str, fd: int, status: posix.stat_result, kept: int) -> int:
     return new
 
 
-def _rename(path: str, fd: int, status: posix.stat_result, kept: int) -> bool:
+def _rename(path: str, fd: int, status: posix.stat_result, kept: int, overdue: bool) -> bool:
     """Rotate the files. Returns whether `path` no longer names the open file, whichever process renamed it.
 
     Only the process that holds the lock on the current log file renames, and it renames that file last. So two
     processes never rename the rotated files at the same time. The lock is flock(2)'s: it belongs to the descriptor, so
-    it works between threads, and it ends with the process.
+    it works between threads, and it ends with the process. `overdue`: rename without it: a process that only reads the
+    log can lock it too.
     """
     try:
         import fcntl  # an extension module in some builds of Python, and needed once in LIMIT bytes
 
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not overdue:
+                return False
         here = posix.lstat(path)
     except FileNotFoundError:
         return True  # another rotation is between its rename and the new file
     except (OSError, ImportError):
-        return False  # another process holds the lock
+        return False
     if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
         return True
     try:

@@ -156,15 +156,18 @@ NO_RULES: "dict[str, Any]" = {
 
 
 COMPILE_SECONDS = 20.0
-"""How long a start waits for the compiler, started by itself or another start. CRI's timeout is two minutes."""
+"""How long a start waits for the compiler, and half as long for another start's. CRI's timeout is two minutes."""
 
 
 def recompiled(
     source: str, store: str, key: "list[int]", old: "Stored | None", seconds: float = COMPILE_SECONDS
 ) -> "tuple[Stored | None, str]":
-    """Run the compiler. Under a lock: other starts wait for the result and use it."""
+    """Run the compiler. Under a lock: other starts wait for the result and use it.
+
+    They wait half the time, and then run it all the same: who can read the lock's file can lock it too.
+    """
+    lock = _lock(store, time.monotonic() + seconds / 2)
     deadline = time.monotonic() + seconds
-    lock = _lock(store, deadline)
     try:
         stored = read_store(source, store) if lock >= 0 else None
         if stored is not None and stored.has_compiled(key):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import resource
@@ -68,6 +70,56 @@ def test_a_mount_that_a_hook_took_away_is_put_back(agent: Agent, bundle: Bundle)
     assert reasons(agent) == ["mount"]
 
 
+def until_held(agent: Agent, *files: str) -> None:
+    """Until the agent keeps these files open."""
+    for _ in range(4000):
+        links = []
+        for entry in os.scandir(f"/proc/{agent.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                links.append(os.readlink(entry))
+        if set(files) <= set(links):
+            return
+        time.sleep(0.025)
+    raise AssertionError(f"the agent does not keep {files} open, but {links}")
+
+
+LEASE = """
+import fcntl, os, sys
+for path in sys.argv[1:]:
+    for kind in (fcntl.F_WRLCK, fcntl.F_RDLCK):
+        with open(path, "rb") as file:
+            try:
+                fcntl.fcntl(file, fcntl.F_SETLEASE, kind)
+                print(path, kind)
+            except OSError as error:
+                assert error.errno == 11, error
+print("tried")
+"""
+
+
+def test_no_container_gets_a_lease_on_what_starts_read_and_write(agent: Agent, bundle: Bundle) -> None:
+    """Its root owns root's files, also where it sees them read-only; each open(2) by others would wait 45 seconds."""
+    node = agent.node
+    (node.ca / "proxy").write_text("http://proxy\n")
+    more = f"    - {{name: HTTPS_PROXY, valueFrom: {{file: {node.ca}/proxy}}}}\n    mounts:"
+    node.compile(POLICY.replace("    mounts:", more))
+    (compiled,) = node.store.glob("*.json")
+    held = [node.ca / "proxy", node.ca / "certs/company.crt", node.policy, compiled, node.events]
+    until_held(agent, *map(str, held))
+    for path in {path.parent for path in held}:
+        bundle.bind(path, f"/mnt{path}", "ro")
+    for path in ("/usr", "/lib", "/lib64"):
+        bundle.bind(path, path, "ro")
+    bundle.save()
+    node.compile(POLICY.replace("    mounts:", more).replace("spec:\n", "spec:\n  nodePaths: {reassert: Report}\n"))
+    until_held(agent, *map(str, node.store.glob("*.json")))
+    with Running(agent.dispatcher(RUNC), bundle) as running:
+        seen = [f"/mnt{path}" for path in held]
+        found = running.exec("/usr/bin/python3", "-c", LEASE, *seen).splitlines()
+    # A read lease holds up no reader, and nothing but rename(2) writes to the files of the policy.
+    assert [line for line in found if not line.endswith(f" {fcntl.F_RDLCK}") or "events" in line] == ["tried"]
+
+
 def reasons(agent: Agent) -> list[str]:
     """Why the containers' starts were cold."""
     return [event.get("cold", "") for event in agent.node.logged() if event["event"].startswith("container.")]
@@ -79,6 +131,7 @@ def test_a_look_for_which_no_descriptor_is_free_is_made_by_a_cold_start(agent: A
     config, script = bundle.saved(), bundle.directory / "umount.sh"
     config["hooks"] = {"createRuntime": [{"path": str(script), "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]}]}
     file = agent.dispatcher(RUNC)
+    until_held(agent, str(agent.node.events))
     before, limits = len(os.listdir(f"/proc/{agent.pid}/fd")), resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
     for free in range(2, 16):
         script.write_text("#!/bin/sh\npid=$(sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/')\n"

@@ -59,6 +59,15 @@ class Process:
         with (self.directory / "stderr").open("wb") as stderr:
             self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=stderr)
         assert self.notified.recv(4096).decode().splitlines() == ["READY=1", "STATUS=listening"]
+        wait_until(lambda: self.events in self.files())  # the last of those that it keeps open
+
+    def files(self) -> set[str]:
+        """What the agent has open."""
+        found = set()
+        for link in os.scandir(f"/proc/{self.process.pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                found.add(os.readlink(link))
+        return found
 
     def frame(self, *arguments: str, kind: str = "runtime", version: str = __version__) -> bytes:
         """A request as front sends it."""
