@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from hook.core.metrics import NoMetrics
     from hook.core.plan import Plan
     from hook.core.policy.model import Policy
+    from hook.core.reserve import Edit
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -275,7 +276,7 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
     return start(options, has_plugin, all_adapters)
 
 
-def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
+def _compare(container_id: str, decide: Callable[[Any], Plan]) -> list[Edit] | None:
     """See Decider.compare: None where it cannot be told."""
     if IS_CORE:
         return None

@@ -13,10 +13,19 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
-from hook.node import services, status, systemd
+from hook.node import services, status
 from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import change_of_version, lay_out, locate, path_in_use, policy, refuse_another, version_of
+from hook.node.change.program import (
+    change_of_version,
+    front_in_use,
+    lay_out,
+    locate,
+    path_in_use,
+    policy,
+    refuse_another,
+    version_of,
+)
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
 from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
@@ -211,7 +220,7 @@ def _verify_one(name: str, excepted: list[str], output: str, record: Record, aga
     handlers = [h for h in engine.handlers(now, part.notes) if not again or part.runtime_class in (None, h.name)]
     accepted = Accepted(excepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
-        agent = bool(part.adapters) and systemd.is_active(services.SOCKET)
+        agent = bool(part.adapters) and not services.why_cold(services.is_wanted(part.notes), front_in_use())
         in_force = policy(seeded=not part.adapters)
         found = verify(engine, handlers, in_force, starter, output, accepted, agent)
     report.record_result(engine.name, found, excepted)

@@ -40,11 +40,6 @@ if TYPE_CHECKING:
 OUT_OF_DATE, NOT_WIRED, UNENFORCED = 1, 3, 4
 """Exit statuses of `status`. systemctl uses 3 for a unit that is not active. 4: there is only a remark."""
 
-_EXEC_ENV = (
-    "NRI does not show the env of `kubectl exec --env` (KEP-6035), so such a process gets a reserved name as its "
-    "caller sets it; `--adapter nri,runtime` corrects it"
-)
-
 NOT_KNOWN = "not known"
 """The note of a handler whose engine does not tell what it has loaded."""
 
@@ -187,8 +182,6 @@ def _look_at_engine(found: Status, name: str) -> None:
             wrong_now, newer = out_of_date(engine, now, record, part, handlers)
             found.problems += wrong_now
             found.remarks += newer
-            if NRI in part.adapters and RUNTIME not in part.adapters:
-                found.hints.append(f"{name}: {_EXEC_ENV}")
             _look_at_agent(found, engine, now, part, handlers)
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():

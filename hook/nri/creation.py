@@ -83,9 +83,9 @@ class _Decided(Case):
         return self._decided
 
 
-Comparison = Callable[[str, Callable[[Any], Plan]], "set[tuple[str, str]] | None"]
-"""Kinds and names of what a running container really has wrong, None where that cannot be looked at. Its arguments: the
-container's id, and the plan for what the container really has (a Start)."""
+Comparison = Callable[[str, Callable[[Any], Plan]], "list[Edit] | None"]
+"""The edits that a running container needs by what it really has, None where that cannot be looked at. Its arguments:
+the container's id, and the plan for what the container really has (a Start)."""
 
 
 class Decider:
@@ -210,7 +210,7 @@ class Decider:
     def _really(self, wrong: list[Edit], case: Case, identity: Identity, asked: RequestedContainer) -> list[Edit]:
         """Those edits that the running container needs in fact: the wrapper may have made some after the record.
 
-        All of them if this process cannot look at the container.
+        `before` of each is what the container really has. The same edits if this process cannot look at the container.
         """
 
         def decide(actual: Any) -> Plan:
@@ -218,7 +218,8 @@ class Decider:
             return case.decide(identity, actual)
 
         found = self.compare(case.container_id, decide)
-        return wrong if found is None else [edit for edit in wrong if (edit.kind, edit.name) in found]
+        names = {(edit.kind, edit.name) for edit in wrong}
+        return wrong if found is None else [edit for edit in found if (edit.kind, edit.name) in names]
 
 
 def _of_the_sandbox(case: Case, decided: Plan) -> list[Reason]:

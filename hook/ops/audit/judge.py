@@ -142,14 +142,14 @@ def _created(spec: Spec) -> decision.Decision | None:
         return None
 
 
-def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> set[tuple[str, str]] | None:
-    """For the NRI plugin: kind and name of each difference of a running container; None if it cannot be looked at.
+def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> list[Edit] | None:
+    """For the NRI plugin: the edits that a running container needs by what it really has; None if that is not known.
 
     The plugin knows only what its runtime recorded, and the wrapper corrects config.json after that.
 
     That is so in a pod without the node's /proc and /run. `decide`: the plan for what the container really has.
     """
-    found: list[list[Difference]] = []
+    found: list[list[Edit]] = []
 
     def work() -> None:
         try:
@@ -165,12 +165,10 @@ def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> set[tupl
     except RuntimeError:  # no more threads
         return None
     thread.join(SECONDS)
-    if not found:
-        return None
-    return {("mount" if different.kind == STALE else different.kind, different.name) for different in found[0]}
+    return found[0] if found else None
 
 
-def _wrong(container: Running, decide: Callable[[Start], Plan]) -> list[Difference]:
+def _wrong(container: Running, decide: Callable[[Start], Plan]) -> list[Edit]:
     """By its process and its mounts; where this process may not look at these, by its config.json.
 
     The service's unit allows no look (packaging/systemd). config.json has what the wrapper corrected.
@@ -182,8 +180,10 @@ def _wrong(container: Running, decide: Callable[[Start], Plan]) -> list[Differen
         try:
             own_directories()
             decided = decide(actual(spec, process.environ()))
-            return Judge(lambda container, created: "").differences(container, spec, decided, process)
+            found = Judge(lambda container, created: "").differences(container, spec, decided, process)
+            names = {("mount" if each.kind == STALE else each.kind, each.name) for each in found}
+            edits = dict.fromkeys([*decided.edits, *decided.mounts])
+            return [edit for edit in edits if (edit.kind, edit.name) in names]
         except OSError:
             decided = decide(actual(spec, list(spec.env)))
-            edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]
-            return [Difference(edit.rule, edit.kind, edit.name, "", "") for edit in edits]
+            return [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]

@@ -36,6 +36,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--event", metavar="NAME", help="only this event, such as container.denied; * and ? are wildcards"
     )
+    parser.add_argument(
+        "--conflicts", action="store_true", help="only containers with something that a rule overrides or refuses"
+    )
 
 
 def since(text: str, now: float | None = None) -> str:
@@ -66,6 +69,10 @@ def chosen(event: Event, options: argparse.Namespace) -> bool:
         wanted = getattr(options, option, None)
         if wanted and not glob_match(wanted, actual):
             return False
+    if getattr(options, "conflicts", False) and not (
+        entries(event, "denials") or any(map(overrides, entries(event, "edits")))
+    ):
+        return False
     rule = getattr(options, "rule", None)
     return not rule or any(glob_match(rule, name) for name in rules_of(event))
 
@@ -85,6 +92,12 @@ def entries(event: Event, key: str) -> list[Event]:
 def entry_is_audited(entry: Event) -> bool:
     """Whether an edit, denial or error is of a rule that is only tried: it changed or refused nothing."""
     return entry.get("mode") == AUDIT
+
+
+def overrides(edit: Event) -> bool:
+    """Whether an edit replaces or removes what the container came with; else it only adds what the container lacks."""
+    before = edit.get("before")
+    return before not in (None, []) and before != [edit.get("after")]
 
 
 def is_audited(event: Event) -> bool:

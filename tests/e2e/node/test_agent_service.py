@@ -118,6 +118,17 @@ def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
         assert ways == {"crun": both, "kata": None, "nvidia": both, "runc": both}
         assert len(cold()) > len(before)
 
+    node.booted.run("systemctl", "kill", "--signal=STOP", SERVICE)
+    hung = node.node("status", "--engine", "containerd", "-o", "json", check=False)
+    problems = json.loads(hung.stdout)["problems"]
+    assert (hung.returncode, [p for p in problems if "the agent does not answer" in p]) == (1, problems)
+    node.booted.run("systemctl", "kill", "--signal=KILL", SERVICE)
+    node.booted.run("systemctl", "stop", *UNITS)
+    done = node.node("verify", "--engine", "containerd", "-o", "json", "--except", "handler/kata", check=False)
+    found = json.loads(done.stdout)
+    missing = {each["part"] for each in found["notTried"] if not each["accepted"]}
+    assert (done.returncode, missing) == (1, {"warm/crun", "warm/nvidia", "warm/runc"})
+
 
 def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> None:
     """As `install --metrics --textfile` sets it up, and a policy that sends events to systemd's journal."""

@@ -95,17 +95,6 @@ def test_what_crio_has_not_loaded_is_not_wired(node: Machine) -> None:
     assert (exit_status, found["problems"][0].startswith("crio: it is not known whether it is wired:")) == (1, True)
 
 
-@pytest.mark.parametrize(("adapters", "hinted"), [("nri", True), ("nri,runtime", False), ("runtime", False)])
-def test_exec_env_that_nri_does_not_show_is_a_hint_without_the_wrapper(
-    adapters: str, hinted: bool, node: Machine
-) -> None:
-    install(adapters)
-    _, found = status()
-    hints = found["hints"]
-    assert not [problem for problem in found["problems"] if "out of date" in problem]
-    assert any("kubectl exec --env" in hint and "--adapter nri,runtime" in hint for hint in hints) is hinted
-
-
 def test_a_node_that_is_not_wired_has_a_status_of_its_own(node: Machine) -> None:
     node.file("/etc/crio/crio.conf", 'crio.runtime.hooks_dir = ["/run/hooks.d"]\n')
     node.file("/run/hooks.d/reassert.json", '{"stages": ["precreate"]}')

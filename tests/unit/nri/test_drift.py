@@ -10,6 +10,7 @@ import pytest
 
 from hook.core.container.start import Start
 from hook.core.plan import Plan
+from hook.core.reserve import Edit
 from hook.nri.creation import removes_mounts, sends_cdi_devices, version_at_least
 from unit.nri.support import Running, create_request, running
 from unit.support import bind, document
@@ -73,27 +74,26 @@ def test_one_that_cannot_be_read_hides_no_other(plugin: Running, root_dir: Path)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "left"),
+    ("env", "left"),
     [
-        (None, ["GPU", "/ca"]),  # this process cannot look at it: its record counts
-        (set(), None),
-        ({("env", "GPU")}, ["GPU"]),
-        ({("mount", "/ca")}, ["/ca"]),
-        ({("env", "/ca"), ("mount", "GPU")}, None),
+        (None, {"GPU": ["all"], "/ca": []}),  # this process cannot look at it: its record counts
+        (["GPU=void"], {"/ca": []}),
+        (["GPU=none"], {"GPU": ["none"], "/ca": []}),
     ],
 )
-def test_what_the_wrapper_put_right_after_the_record_is_no_drift(
-    plugin: Running, wrong: set[tuple[str, str]] | None, left: list[str] | None
+def test_what_the_wrapper_put_right_after_the_record_is_no_drift_and_an_event_says_what_is_there(
+    plugin: Running, env: list[str] | None, left: dict[str, list[str]]
 ) -> None:
     asked: list[str] = []
 
-    def compare(container_id: str, decide: Callable[[Start], Plan]) -> set[tuple[str, str]] | None:
+    def compare(container_id: str, decide: Callable[[Start], Plan]) -> list[Edit] | None:
         asked.append(container_id)
-        assert [edit.name for edit in decide(Start(["GPU=void"], [])).edits] == ["/ca"], "the plan for what it has"
-        return wrong
+        return None if env is None else list(decide(Start(env, [])).edits)
 
     plugin.decider.compare = compare
-    assert drifted(plugin, container("c0")) == ({"c0": left} if left else {})
+    drifted(plugin, container("c0", "GPU=all"))
+    [event] = [event for event in plugin.logged() if event["event"] == "container.drifted"]
+    assert {edit["name"]: edit["before"] for edit in event["edits"]} == left
     assert asked == ["c0"]
 
 
