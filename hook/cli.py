@@ -157,7 +157,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
     for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text)
-        group.set_defaults(old_files=_old_files)
+        group.set_defaults(old_files=_old_files, record_drift=_record_drift)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
@@ -289,6 +289,12 @@ def _old_files(policy: Policy) -> list[str]:
     from hook.ops.audit.stale import hints
 
     return hints(policy)
+
+
+def _record_drift() -> None:
+    from hook.ops.audit.drift import record
+
+    record()
 
 
 def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:

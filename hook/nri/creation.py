@@ -203,8 +203,8 @@ class Decider:
             for edit in wrong:
                 self.report.metrics.drift(edit.rule, edit.kind)
             event.update(event=DRIFTED, level="warning", applied=False)
+            event.pop("asked", None)
             self.report.container(event)
-        self.report.metrics.drifted(drifted)
         return drifted
 
     def _really(self, wrong: list[Edit], case: Case, identity: Identity, asked: RequestedContainer) -> list[Edit]:

@@ -16,7 +16,6 @@ from hook.core.metrics import NoMetrics
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
 RELIEVED, UNREAD = "nri.slow", "nri.unread"
-POLICY = "policy.loaded"
 
 ADJUSTMENT = "adjustment"
 """`verified` of an event about a container for which the plugin saw the adjustment of all plugins."""
@@ -53,7 +52,8 @@ class Report:
 
     def line(self, text: str) -> None:
         """Write one line to the event log and, in the background, to standard output."""
-        try_to_append(self.events, text, *SETTINGS)
+        if not try_to_append(self.events, text, *SETTINGS):
+            self.metrics.error("log")
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")
         else:

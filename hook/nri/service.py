@@ -21,7 +21,7 @@ from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri.creation import Comparison
 from hook.nri.plugin import Plugin
-from hook.nri.report import DISCONNECTED, POLICY, Report
+from hook.nri.report import DISCONNECTED, Report
 from hook.nri.validation import Validator
 
 NAME = "reassert"
@@ -229,10 +229,3 @@ class Service:
         resident = self._decider.resident
         policy = resident.get(patience)
         self._report.metrics.policy(policy, resident.loaded_at)
-        problem = policy.missing or policy.warning
-        self._report.plugin(
-            POLICY,
-            "error" if policy.missing else "warning" if problem else "info",
-            problem or "the policy is in force",
-            policy={"path": policy.path, "sha256": policy.fingerprint},
-        )

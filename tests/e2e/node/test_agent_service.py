@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -151,6 +153,8 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
 
     start = 'reassert_containers_total{adapter="runtime",cold="%s",outcome="adjusted",start="%s"} 1.0'
     wait_for(lambda: start % ("absent", "cold") in scraped(), "the start without an agent", scraped)
+    node.node("status", "--record")  # as reassert-status.timer does
+    wait_for(lambda: "\nreassert_drifted_containers 0.0" in scraped(), "a look at running containers", scraped)
     text = scraped()
     assert 'reassert_verify_exit_status{engine="containerd"} 0.0' in text
     assert 'mode="Enforce"' in text
@@ -195,6 +199,24 @@ def test_status_tells_of_starts_that_leave_no_event(node: Wirable) -> None:
     pod.remove()
 
 
+def tells_of_a_policy(node: Wirable, pod: Pod, name: str) -> None:
+    """Whoever answers the first start after a change, one event says which policy took force, in place of which."""
+
+    def loaded() -> list[dict[str, Any]]:
+        return [event for event in node.events() if event["event"] == "policy.loaded"]
+
+    before, path = loaded(), node.booted.path(POLICY_FILE)
+    text = f"{POLICY}# {name}\n"
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+    assert_put_back(pod, name=name)
+    wait_for(lambda: len(loaded()) > len(before), "the event")
+    [*earlier, event] = loaded()
+    assert (earlier, event["mode"]) == (before, "Enforce")
+    assert event["before"] == before[-1]["policy"]["sha256"]
+    assert event["policy"]["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     said = node.install("--no-agent", "--no-probe").stdout
     assert "Note: every container start is cold: --no-agent\n" in said
@@ -203,6 +225,7 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     assert not node.booted.path("/usr/local/sbin/reassert-hook").exists()
     pod = node.hostile_pod("runc")
     assert_put_back(pod, name="c4")
+    tells_of_a_policy(node, pod, "cold")
     assert "Agent: none, every container start is cold: --no-agent\n" in node.node("status").stdout + "\n"
     # as before, until it is said anew; neither restarts containerd
     pid = node.pid()
@@ -210,6 +233,9 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     node.install("--agent", "--no-probe")
     assert is_active(node)
     assert_put_back(pod, name="c5")
+    tells_of_a_policy(node, pod, "warm")
+    changes = [event["event"] for event in node.events() if event["event"].startswith("node.")]
+    assert changes[-2:] == ["node.install", "node.install"]
     node.install("--no-agent", "--no-probe")
     assert [node.booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
     assert_put_back(pod, name="c6")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hook import __version__
 from hook.core import events
 from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
@@ -248,6 +249,8 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
     assert verify(ENGINE, [RUNC], POLICY, local(protect), "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report.pop("policy")["path"] == "policy.yaml"
+    assert [report.pop(name) for name in ("node", "version")] == [os.uname().nodename, __version__]
+    assert report.pop("time").endswith("Z")
     assert report == {
         "engine": "containerd 2.1",
         "handlers": [
