@@ -11,7 +11,7 @@ from collections.abc import Collection
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hook import __version__
 from hook.core import events
@@ -23,12 +23,8 @@ from hook.core.policy.source import PolicyInvalid
 from hook.entry.parser import Parser, add_policy_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hook.core.metrics import NoMetrics
-    from hook.core.plan import Plan
     from hook.core.policy.model import Policy
-    from hook.core.reserve import Edit
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -260,7 +256,7 @@ def _agent(options: argparse.Namespace) -> int:
     def start_plugin(metrics: NoMetrics) -> Plugin:
         from hook.nri.service import beside  # protobuf: 8 MB, only with --nri
 
-        service = beside(options, metrics, _compare)
+        service = beside(options, metrics)
         return Plugin(service.connected, service.healthy, service.connect_for_ever)
 
     return serve(options, lambda: _metrics(options, options.nri, True), start_plugin if options.nri else None)
@@ -274,15 +270,6 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
     from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
     return start(options, has_plugin, all_adapters)
-
-
-def _compare(container_id: str, decide: Callable[[Any], Plan]) -> list[Edit] | None:
-    """See Decider.compare: None where it cannot be told."""
-    if IS_CORE:
-        return None
-    from hook.ops.audit.judge import really_wrong
-
-    return really_wrong(container_id, decide)
 
 
 def _old_files(policy: Policy) -> list[str]:
@@ -344,4 +331,4 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
 def _nri(options: argparse.Namespace) -> int:
     from hook.nri.service import main as serve
 
-    return serve(options, lambda: _metrics(options, True, False), _compare)
+    return serve(options, lambda: _metrics(options, True, False))

@@ -98,8 +98,6 @@ def _reason(entry: Event) -> str:
 
 def _done(event: Event, edit: Event) -> str:
     """What was done about an edit."""
-    if event["event"] == "container.drifted":
-        return "differs:"
     if select.entry_is_audited(edit):
         return "would set"
     if event.get("applied"):

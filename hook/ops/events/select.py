@@ -14,6 +14,9 @@ from hook.core.base.system import timestamp
 from hook.core.policy.model import AUDIT
 from hook.ops.events.reader import Event
 
+_ENTRIES = ("edits", "denials", "errors", "differences")
+"""The lists of an event whose entries name a rule."""
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -109,7 +112,7 @@ def is_audited(event: Event) -> bool:
 
 def rules_of(event: Event) -> list[str]:
     """The rules that the event names, each once."""
-    named = [entry.get("rule") for key in ("edits", "denials", "errors") for entry in entries(event, key)]
+    named = [entry.get("rule") for key in _ENTRIES for entry in entries(event, key)]
     return [name for name in dict.fromkeys(named) if isinstance(name, str) and name]
 
 

@@ -114,8 +114,8 @@ class NodeState:
         if seen is None:
             self._metrics.forget(("drifted_containers", "unseen_containers"))
         else:
-            self._metrics.set("drifted_containers", seen[0])
-            self._metrics.set("unseen_containers", seen[1])
+            self._metrics.set("drifted_containers", seen.drifted)
+            self._metrics.set("unseen_containers", seen.unknown)
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY

@@ -42,11 +42,11 @@ _METRICS = (
     ),
     (
         "counter drift rule kind",
-        "Differences between running containers and the policy, counted each time they are compared.",
+        "Differences between running containers and the policy, counted when an audit first finds the container.",
     ),
     (
         "gauge drifted_containers",
-        "Running containers that differ from the policy, as audit says every 5 minutes. No sample: nobody looked.",
+        "Running containers that differ from the policy, as audit says every 5 minutes. No sample: not known.",
     ),
     ("gauge unseen_containers", "Running containers that the same audit could not look at."),
     (
@@ -99,7 +99,7 @@ _LOOKED_AT = (
     *("drifted_containers", "unseen_containers", "lost_events"),
     *("policy_held_back", "policy_compiled_timestamp_seconds"),
 )
-"""Gauges without a sample until somebody has looked: their 0 says something."""
+"""Gauges without a sample until they are set: their 0 says that reassert has looked."""
 
 _OF_PLUGIN = ("nri_connected", "nri_connections", "decision_seconds", "policy_loaded_timestamp_seconds")
 
@@ -144,7 +144,7 @@ class Metrics(NoMetrics):
         vars(self.metrics[metric]).pop("collect", None)
 
     def forget(self, names: Iterable[str] = _LOOKED_AT) -> None:
-        """Leave out gauges that nobody could look at, until they are set again."""
+        """Leave out gauges of what could not be looked at, until they are set again."""
         for name in names:
             self.metrics[name].collect = list  # no samples
         self._last = ()

@@ -172,8 +172,9 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
     assert json.loads(mine[1]["REASSERT_JSON"])["cold"] == "absent"
     shown = booted.run("/opt/reassert/reassert", "events", "-o", "json", "--event", "container.edited").stdout
     logged = [json.loads(line) for line in shown.splitlines()]
+    node_name = booted.run("uname", "-n").stdout.strip()
     assert [line for line in logged if line["container"].get("container") in ("warm", "absent")] == [
-        json.loads(entry["REASSERT_JSON"]) for entry in mine
+        {**json.loads(entry["REASSERT_JSON"]), "node": node_name} for entry in mine
     ]
     node.install("--no-probe", "--metrics", "", "--textfile", "")
     wait_for(lambda: not scraped(), "an agent without metrics", scraped)

@@ -60,7 +60,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
         event("error", "a", 6, errors=[{"rule": "", "message": "x"}]),
         event("edited", "a", 7, adapter="nri", start="", applied=False, asked=True, edits=[NVIDIA]),
         event("would-deny", "a", 11, tried=True, applied=True, edits=[CA], denials=[{**DENIED, "mode": "Audit"}]),
-        event("drifted", "a", 8, adapter="nri", edits=[NVIDIA]),
+        event("drifted", "a", 8, adapter="audit", differences=[{"rule": "gpu", "kind": "env", "name": "N"}]),
         event("denied", "a", 9, probe=True, denials=[DENIED]),
         {"event": "policy.held", "adapter": "precreate", "start": "cold"},
         {"event": "agent.ended", "adapter": "agent"},
@@ -100,7 +100,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
 def test_what_this_process_counts_itself_is_not_counted_twice(root_dir: Path) -> None:
     metrics, path = Metrics(), root_dir / "events.jsonl"
     counter = LogCounter(str(path), str(root_dir), metrics, own=("nri",))
-    log(path, event("edited", "a", 1, adapter="nri", edits=[NVIDIA]), event("drifted", "a", 2, adapter="nri"))
+    log(path, event("edited", "a", 1, adapter="nri", edits=[NVIDIA]))
     counter.count()
     assert not [name for name in samples(metrics) if name.startswith(("reassert_containers", "reassert_edits"))]
 
@@ -179,11 +179,11 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     assert found['reassert_verify_exit_status{engine="containerd"}'] == 1
     assert abs(found['reassert_verify_timestamp_seconds{engine="docker"}'] - time.time()) < 60
     kept = root_dir / "store" / drift.FILE
-    kept.write_text(json.dumps([int(time.time()), 3, 1]))
+    kept.write_text(json.dumps([int(time.time()), 3, 1, []]))
     state.refresh()
     assert {name: samples(metrics)[name] for name in DRIFT} == dict(zip(sorted(DRIFT), (3, 1), strict=True))
     for when in (time.time() - drift.SECONDS - 1, time.time() + 3600):
-        kept.write_text(json.dumps([int(when), 3, 1]))
+        kept.write_text(json.dumps([int(when), 3, 1, []]))
         state.refresh()
         assert not DRIFT & samples(metrics).keys()
     policy.write_text("spec: [")
