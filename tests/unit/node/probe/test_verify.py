@@ -275,6 +275,16 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
     }
 
 
+def test_a_rule_in_audit_mode_beside_enforced_ones_is_not_untried(
+    local: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enforced = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]}
+    staged = policy(enforced, {"name": "tried", "mode": "Audit", "env": [{"name": "B", "value": "1"}]})
+    assert staged.mode == "Mixed"
+    assert verify(ENGINE, [RUNC], staged, local(protect), "json") == 0
+    assert json.loads(capsys.readouterr().out)["rulesNotTried"] == []
+
+
 def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
     given = policy({"name": "ca", "match": {"namespaces": ["a"]}, "env": [{"name": "CA", "value": "/ca.pem"}]})
     with pytest.raises(
