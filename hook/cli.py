@@ -11,7 +11,7 @@ from collections.abc import Collection
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hook import __version__
 from hook.core import events
@@ -23,10 +23,7 @@ from hook.core.policy.source import PolicyInvalid
 from hook.entry.parser import Parser, add_policy_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hook.core.metrics import NoMetrics
-    from hook.core.plan import Plan
     from hook.core.policy.model import Policy
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
@@ -156,7 +153,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
 
     for word, (text, where) in GROUPS.items():
         group = commands.add_parser(word, help=text)
-        group.set_defaults(old_files=_old_files)
+        group.set_defaults(old_files=_old_files, record_drift=_record_drift)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
@@ -259,7 +256,7 @@ def _agent(options: argparse.Namespace) -> int:
     def start_plugin(metrics: NoMetrics) -> Plugin:
         from hook.nri.service import beside  # protobuf: 8 MB, only with --nri
 
-        service = beside(options, metrics, _compare)
+        service = beside(options, metrics)
         return Plugin(service.connected, service.healthy, service.connect_for_ever)
 
     return serve(options, lambda: _metrics(options, options.nri, True), start_plugin if options.nri else None)
@@ -275,19 +272,16 @@ def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) 
     return start(options, has_plugin, all_adapters)
 
 
-def _compare(container_id: str, decide: Callable[[Any], Plan]) -> set[tuple[str, str]] | None:
-    """See Decider.compare: None where it cannot be told."""
-    if IS_CORE:
-        return None
-    from hook.ops.audit.judge import really_wrong
-
-    return really_wrong(container_id, decide)
-
-
 def _old_files(policy: Policy) -> list[str]:
     from hook.ops.audit.stale import hints
 
     return hints(policy)
+
+
+def _record_drift() -> None:
+    from hook.ops.audit.drift import record
+
+    record()
 
 
 def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
@@ -337,4 +331,4 @@ def _add_resident_options(parser: argparse.ArgumentParser) -> None:
 def _nri(options: argparse.Namespace) -> int:
     from hook.nri.service import main as serve
 
-    return serve(options, lambda: _metrics(options, True, False), _compare)
+    return serve(options, lambda: _metrics(options, True, False))

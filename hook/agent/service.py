@@ -214,7 +214,7 @@ class Agent:
         self._told = 0.0
         self._tell_dropped()
         counts = self._counters.as_json()
-        self.log(ENDED, "info", f"answered {sum(counts['warm'].values())} container starts and hooks", **counts)
+        self.log(ENDED, "info", f"answered {sum(counts['warm'].values())} container starts and hooks", answers=counts)
 
     def status(self) -> dict[str, object]:
         """For `reassert agent --status`."""

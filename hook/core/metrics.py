@@ -60,10 +60,6 @@ class NoMetrics:
         """Count a difference between a running container and what a rule wants."""
         self.count("drift", rule, kind)
 
-    def drifted(self, containers: int) -> None:
-        """Set how many running containers differed from the policy when they were last compared."""
-        self.set("drifted_containers", containers)
-
     def error(self, kind: str) -> None:
         """Count a failure of reassert itself. `kind`: decision, deadline, violation, connection, log or metrics."""
         self.count("errors", kind)

@@ -93,7 +93,7 @@ class Plan:
 
     def apply(self, target: "Start") -> None:
         """Make the edits in `target`."""
-        for kind in self._kinds if self.edits else ():
+        for kind in self._kinds if self.edits or self._outcome.moves else ():
             kind.apply(self._outcome, target)
 
 

@@ -9,14 +9,24 @@ from contextlib import closing
 from functools import cache
 from types import FrameType
 
+from hook import __version__
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
-from hook.node import services, status, systemd
+from hook.node import services, status, wired
 from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
-from hook.node.change.program import change_of_version, lay_out, locate, path_in_use, policy, refuse_another, version_of
+from hook.node.change.program import (
+    change_of_version,
+    front_in_use,
+    lay_out,
+    locate,
+    path_in_use,
+    policy,
+    refuse_another,
+    version_of,
+)
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
 from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
@@ -131,11 +141,10 @@ def _install(options: argparse.Namespace) -> int:
             raise
         finally:
             _tidy()
-    if changed:
-        from hook.node import wired
-
-        wired.forget()
     target = rewiring.target
+    if changed:
+        wired.forget()
+        _log(rewiring, "upgrade" if asked.is_wired and before != __version__ else "install", before)
     old = status.preexisting(rewiring.engine, rewiring.before(), target.adapters, target.runtime_class)
     for remark in [*asked.wiring.remarks, *old]:
         _say(f"Note: {remark}")
@@ -148,6 +157,13 @@ def _install(options: argparse.Namespace) -> int:
         else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
     )
     return 0
+
+
+def _log(rewiring: Rewiring, what: str, before: str) -> None:
+    """Log a change of the wiring. `before`: the version that was in use."""
+    more = {"engine": rewiring.engine.name, "adapters": rewiring.target.adapters, "version": __version__}
+    told = f"reassert node {what} of {rewiring.engine.name}"
+    wired.log(f"node.{what}", "info", told, **more, before=before or None)
 
 
 def _layout(options: argparse.Namespace) -> int:
@@ -211,7 +227,7 @@ def _verify_one(name: str, excepted: list[str], output: str, record: Record, aga
     handlers = [h for h in engine.handlers(now, part.notes) if not again or part.runtime_class in (None, h.name)]
     accepted = Accepted(excepted, _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
-        agent = bool(part.adapters) and systemd.is_active(services.SOCKET)
+        agent = bool(part.adapters) and not services.why_cold(services.is_wanted(part.notes), front_in_use())
         in_force = policy(seeded=not part.adapters)
         found = verify(engine, handlers, in_force, starter, output, accepted, agent)
     report.record_result(engine.name, found, excepted)
@@ -253,7 +269,8 @@ def _uninstall(options: argparse.Namespace) -> int:
             _interruptible()
             rewiring = _unwiring(name, Record.read())
             _say_uninstall_notes(rewiring)
-            rewiring.make(_say)
+            if rewiring.make(_say):
+                _log(rewiring, "uninstall", __version__)
             _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
             if recovered:
@@ -319,9 +336,8 @@ def _status(options: argparse.Namespace) -> int:
     _root()
     locate()
     if options.record:
-        from hook.node import wired
-
         wired.record(Record.read())
+        options.record_drift()
         return 0
     found = status.node_status(Record.read(), options.engine, options.old_files)
     show = as_json if options.output == "json" else as_table

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import stat
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hook import __version__
 from hook.core.base.compare import glob_match
 from hook.core.base.errors import ReassertError
+from hook.core.base.logfile import LOST
 from hook.core.base.system import timestamp
 from hook.core.base.text import printable
 from hook.core.events import EVENTS
@@ -33,17 +33,13 @@ from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handle
 from hook.node.errors import NodeError
 from hook.node.services import METRICS, PLUGIN_IS_OURS
 from hook.node.sources import problems_and_hints
+from hook.node.words import about
 
 if TYPE_CHECKING:
     from hook.node import agent
 
 OUT_OF_DATE, NOT_WIRED, UNENFORCED = 1, 3, 4
 """Exit statuses of `status`. systemctl uses 3 for a unit that is not active. 4: there is only a remark."""
-
-_EXEC_ENV = (
-    "NRI does not show the env of `kubectl exec --env` (KEP-6035), so such a process gets a reserved name as its "
-    "caller sets it; `--adapter nri,runtime` corrects it"
-)
 
 NOT_KNOWN = "not known"
 """The note of a handler whose engine does not tell what it has loaded."""
@@ -90,8 +86,7 @@ class Status:
             "since": self.since or None,
             "heldBack": self.policy.warning or None,
         }
-        now = timestamp(time.time_ns())
-        return {"node": os.uname().nodename, "time": now, "version": __version__, "policy": policy or None}
+        return {**about(), "policy": policy or None}
 
 
 def node_status(record: Record, name: str | None, old_files: Callable[[Policy], list[str]]) -> Status:
@@ -110,8 +105,9 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     _look_at_policy(found)
     if found.exit_status != NOT_WIRED:
         problems, hints = _named_files(old_files, record.engines())
-        found.problems += problems + _event_log(EVENTS)
-        found.hints += hints
+        log = _event_log(EVENTS)
+        found.problems += problems + log[0]
+        found.hints += hints + log[1]
     if interrupted:
         found.problems.append(
             f"the last {interrupted.operation} of {interrupted.engine} was interrupted; "
@@ -187,8 +183,6 @@ def _look_at_engine(found: Status, name: str) -> None:
             wrong_now, newer = out_of_date(engine, now, record, part, handlers)
             found.problems += wrong_now
             found.remarks += newer
-            if NRI in part.adapters and RUNTIME not in part.adapters:
-                found.hints.append(f"{name}: {_EXEC_ENV}")
             _look_at_agent(found, engine, now, part, handlers)
             found.hints += [f"{name}: {hint}" for hint in preexisting(engine, now, part.adapters, part.runtime_class)]
         elif record.engines() and engine.running():
@@ -256,15 +250,17 @@ def _named_files(old_files: Callable[[Policy], list[str]], engines: list[str]) -
         return [], []
 
 
-def _event_log(path: str) -> list[str]:
-    """Why no event can be appended to the log, if so. A missing log is made with its first event.
+def _event_log(path: str) -> tuple[list[str], list[str]]:
+    """Problem and hint: why no event can be appended to the log, and how many were lost since the node was booted.
 
-    That the disk is full is not looked at.
+    A missing log is made with its first event.
     """
     try:
         why = _not_a_log(os.lstat(path))
         if not why:
             os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC))
+            system = os.statvfs(path)
+            why = "the disk is full" if system.f_blocks and not system.f_bfree else ""
     except FileNotFoundError:
         directory = os.path.dirname(path)
         while not os.path.lexists(directory):
@@ -273,7 +269,14 @@ def _event_log(path: str) -> list[str]:
         why = "" if may else f"it is missing, and cannot be created in {directory}"
     except OSError as error:
         why = error.strerror or str(error)
-    return [f"the event log {path} cannot be written: {why}; no event is logged"] if why else []
+    problems = [f"the event log {path} cannot be written: {why}; no event is logged"] if why else []
+    try:
+        lost = os.stat(LOST)
+        last = timestamp(lost.st_mtime_ns)
+        told = f"{path} did not take {lost.st_size} of the events since the node was booted, the last at {last}"
+        return ([*problems, told], []) if lost.st_mtime >= os.stat(path).st_mtime else (problems, [told])
+    except OSError:
+        return problems, []
 
 
 def _not_a_log(status: os.stat_result) -> str:

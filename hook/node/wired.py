@@ -9,11 +9,13 @@ import contextlib
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import make_directory, replace_file, timestamp, trusted
 from hook.core.policy.store import STORE
+from hook.node.change import journal
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.engines import registry
 from hook.node.engines.base import CDI, NRI
@@ -27,23 +29,46 @@ SECONDS = 300
 _Handlers = dict[str, dict[str, int]]
 """0 or 1 by engine and handler: the last that is known."""
 
+_Gap = list[Any]
+_GAPS = 100
+"""The most gaps that are kept, the newest."""
+
 
 def record(installed: Record, store: str = STORE) -> None:
-    """Look at every wired engine, keep what was seen, and log each change. Raises OSError."""
-    before = _read(store)[1]
+    """Look at every wired engine, keep what was seen, and log each change. Raises OSError.
+
+    Nothing is kept of a look beside an install or uninstall: between its writes and the restart the engine has not
+    loaded what the files say.
+    """
+    kept = when, before, _, gaps = _read(store)
+    is_changing = journal.is_locked()
+    seen = {} if is_changing else {engine: _seen(engine, installed.parts[engine]) for engine in installed.engines()}
+    if is_changing or journal.is_locked() or _read(store) != kept:
+        return
     now: _Handlers = {}
     unknown: list[str] = []
     for engine in installed.engines():
         was = before.get(engine, {})
-        wired = _seen(engine, installed.parts[engine])
+        wired = seen[engine]
         if wired is None:
             unknown.append(engine)
         now[engine] = was if wired is None else {handler: int(handler in wired) for handler in {*was} | wired}
         for handler, value in now[engine].items():
-            if value != was.get(handler, 1):
-                _log(engine, handler, bool(value))
+            if value == was.get(handler, 1):
+                continue
+            if not value:
+                gaps.append([engine, handler, when, 0])
+            for gap in gaps if value else []:
+                gap[3] = gap[3] or (int(time.time()) if gap[:2] == [engine, handler] else 0)
+            says = "is wired again" if value else "is not wired any more: its containers start without reassert"
+            event = ("handler.wired", "info") if value else ("handler.unwired", "error")
+            log(*event, f"handler {handler} of {engine} {says}", engine=engine, handler=handler)
+    _keep(store, int(time.time()), now, unknown, gaps)
+
+
+def _keep(store: str, when: int, now: _Handlers, unknown: list[str], gaps: list[_Gap]) -> None:
     make_directory(store, 0o700)
-    replace_file(f"{store}/{FILE}", json.dumps([int(time.time()), now, unknown]).encode())
+    replace_file(f"{store}/{FILE}", json.dumps([when, now, unknown, gaps[-_GAPS:]]).encode())
 
 
 def _seen(name: str, part: OwnerRecord) -> set[str] | None:
@@ -61,40 +86,39 @@ def _seen(name: str, part: OwnerRecord) -> set[str] | None:
     return {handler.name for handler in handlers if wanted and wanted <= {*handler.wired}}
 
 
-def _log(engine: str, handler: str, wired: bool) -> None:
-    says = "is wired again" if wired else "is not wired any more: its containers start without reassert"
-    event: dict[str, object] = {
-        "timestamp": timestamp(time.time_ns()),
-        "adapter": "node",
-        "event": "handler.wired" if wired else "handler.unwired",
-        "level": "info" if wired else "error",
-        "message": f"handler {handler} of {engine} {says}",
-        "engine": engine,
-        "handler": handler,
-    }
-    events.write(events.EVENTS, event)
+def log(event: str, level: str, message: str, **more: object) -> None:
+    """Write an event about the wiring of this node."""
+    head = {"timestamp": timestamp(time.time_ns()), "adapter": "node", "event": event, "level": level}
+    events.write(events.EVENTS, {**head, "message": message, **more})
 
 
 def last_look(store: str = STORE) -> dict[tuple[str, str], float]:
     """0 or 1 by engine and handler, of what is known; empty if the last look is older than SECONDS."""
-    when, found, unknown = _read(store)
+    when, found, unknown, _ = _read(store)
     if not 0 <= time.time() - when <= SECONDS:
         return {}
     known = {engine: handlers for engine, handlers in found.items() if engine not in unknown}
     return {(engine, handler): wired for engine, handlers in known.items() for handler, wired in handlers.items()}
 
 
+def gaps(store: str = STORE) -> list[_Gap]:
+    """When handlers were not wired: engine, handler, the last look before, and the first look after or 0."""
+    return _read(store)[3]
+
+
 def forget(store: str = STORE) -> None:
-    """After an install: what was wired before may not be meant to be any more."""
+    """After an install: what was wired before may not be meant to be any more. It ends the gaps."""
+    now = int(time.time())
     with contextlib.suppress(OSError):
-        Path(store, FILE).unlink()
+        _keep(store, 0, {}, [], [[*gap[:3], gap[3] or now] for gap in gaps(store)])
 
 
-def _read(store: str) -> tuple[int, _Handlers, list[str]]:
-    """When it was looked, what was seen, and the engines that did not tell."""
+def _read(store: str) -> tuple[int, _Handlers, list[str], list[_Gap]]:
+    """When it was looked, what was seen, the engines that did not tell, and the gaps."""
     try:
         trusted(f"{store}/{FILE}")
-        when, found, unknown = json.loads(Path(store, FILE).read_bytes())
-        return int(when), {str(engine): dict(handlers) for engine, handlers in found.items()}, list(unknown)
+        when, found, unknown, *more = json.loads(Path(store, FILE).read_bytes())
+        seen = {str(engine): dict(handlers) for engine, handlers in found.items()}
+        return int(when), seen, list(unknown), [[str(e), str(h), int(a), int(b)] for e, h, a, b in (more or [[]])[0]]
     except (OSError, ReassertError, ValueError, TypeError, AttributeError):
-        return 0, {}, []
+        return 0, {}, [], []

@@ -1,10 +1,20 @@
-"""Conditions of rules, and edits of any kind, as text for tables."""
+"""Conditions of rules, and edits of any kind, as text for tables; what JSON evidence begins with."""
 
 from __future__ import annotations
 
+import os
+import time
+
+from hook import __version__
+from hook.core.base.system import timestamp
 from hook.core.policy.model import Condition
 from hook.core.reserve import SHOWN, Edit
 from hook.core.reserve.devices import Drop
+
+
+def about() -> dict[str, str]:
+    """Returns what each piece of evidence is about: node, time, version of the program."""
+    return {"node": os.uname().nodename, "time": timestamp(time.time_ns()), "version": __version__}
 
 
 def wanted(condition: Condition) -> str:

@@ -271,24 +271,6 @@ def _options(mount: Mount) -> list[str]:
     return [str(option) for option in options] if isinstance(options, list) else []
 
 
-def still_wrong(plan: Plan, container: Container) -> list[Edit]:
-    """The edits of a running container's plan that are drift: what an adjustment made of the container does not count.
-
-    That is a mount in NRI's order, or a part of the reserved hostPath in place of a pod's mount, or an earlier value of
-    a name. An adjustment of the running container would ask for the same parts again.
-    """
-    asked, _ = adjust(plan, container, removes_mounts=False)
-    drift: list[Edit] = []
-    for edit in plan.edits:
-        if isinstance(edit, PlaceMount):
-            holds = not mount_leftovers(edit, container.start.mounts, asked.mounts)
-        else:
-            holds = isinstance(edit, SetEnv) and edit.takes_effect()
-        if not holds:
-            drift.append(edit)
-    return drift
-
-
 def own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
     """Parts of the reserved hostPath that an earlier adjustment mounted in place of a pod's mounts."""
     if not edit.mount:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
@@ -16,11 +15,11 @@ from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, NODE_PATHS, Plan
 from hook.core.policy.model import Policy
 from hook.core.policy.resident import Resident
-from hook.core.reserve import STEERING, Edit, Outcome, Reason, Reserved
+from hook.core.reserve import STEERING, Outcome, Reason, Reserved
 from hook.core.reserve.annotations import want_unsteered
 from hook.nri import ttrpc
-from hook.nri.adjust import adjust, still_wrong
-from hook.nri.report import ADAPTER, DRIFTED, Report
+from hook.nri.adjust import adjust
+from hook.nri.report import ADAPTER, Report
 from hook.nri.request import PendingEvents, Reply, Request
 from hook.nri.requested import RequestedContainer
 
@@ -28,8 +27,6 @@ _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
 LOADED = volumes
 """Loaded before the first request."""
-_RUNNING = (2, 3)
-"""CONTAINER_PAUSED, CONTAINER_RUNNING."""
 
 
 def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> Identity:
@@ -83,11 +80,6 @@ class _Decided(Case):
         return self._decided
 
 
-Comparison = Callable[[str, Callable[[Any], Plan]], "set[tuple[str, str]] | None"]
-"""Kinds and names of what a running container really has wrong, None where that cannot be looked at. Its arguments: the
-container's id, and the plan for what the container really has (a Start)."""
-
-
 class Decider:
     """Decides for one runtime. `engine`: the runtime's name.
 
@@ -103,7 +95,6 @@ class Decider:
         self.removes_mounts = False
         self.sends_cdi = False
         self.gvisor: frozenset[str] = frozenset()
-        self.compare: Comparison = lambda *_: None
         self._shown: Policy | None = None
 
     def identify(self, pod: Any, container: Any) -> Identity:
@@ -177,48 +168,6 @@ class Decider:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
         case = Case(ADAPTER, "", lambda: self.resident.last)
         return Reply(case).settle(case.failed(TooLarge(why)))
-
-    def look_at_running(self, pods: list[Any], containers: list[Any]) -> int:
-        """Report how running containers differ from the policy, and return how many do. Changes nothing."""
-        by_id = {pod.id: pod for pod in pods}
-        drifted = 0
-        for container in containers:
-            if container.state not in _RUNNING or container.pod_sandbox_id not in by_id:
-                continue
-            case = self._case(container.id, by_id[container.pod_sandbox_id])
-            try:
-                identity = self.identify(by_id[container.pod_sandbox_id], container)
-                asked = RequestedContainer(by_id[container.pod_sandbox_id], container)
-                decided = case.decide(identity, asked)
-                wrong = still_wrong(decided, case.container)
-                wrong = self._really(wrong, case, identity, asked) if wrong else wrong
-                event = case.event(decided, Done(NOWHERE, edits=wrong)) or {}
-            except Exception as error:  # one unreadable container must not hide the others
-                self.report.metrics.error("decision")
-                self.report.container(case.failed(error).event or {})
-                continue
-            if not wrong:
-                continue
-            drifted += 1
-            for edit in wrong:
-                self.report.metrics.drift(edit.rule, edit.kind)
-            event.update(event=DRIFTED, level="warning", applied=False)
-            self.report.container(event)
-        self.report.metrics.drifted(drifted)
-        return drifted
-
-    def _really(self, wrong: list[Edit], case: Case, identity: Identity, asked: RequestedContainer) -> list[Edit]:
-        """Those edits that the running container needs in fact: the wrapper may have made some after the record.
-
-        All of them if this process cannot look at the container.
-        """
-
-        def decide(actual: Any) -> Plan:
-            actual.pod_annotations = asked.pod_annotations
-            return case.decide(identity, actual)
-
-        found = self.compare(case.container_id, decide)
-        return wrong if found is None else [edit for edit in wrong if (edit.kind, edit.name) in found]
 
 
 def _of_the_sandbox(case: Case, decided: Plan) -> list[Reason]:

@@ -21,7 +21,7 @@ from hook.core.base.errors import describe
 from hook.entry import preload
 from hook.nri import ttrpc, validation
 from hook.nri.creation import removes_mounts, sends_cdi_devices
-from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, UNREAD, VIOLATION
+from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
 from hook.nri.request import CREATE, MOST, QUIET, VALIDATE, Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, Violation, frames
 
@@ -49,9 +49,6 @@ DEADLINE = 1.5
 THREADS = 64
 """Requests that may be stuck at once. With more, no thread reads requests, so the runtime's own limit applies."""
 
-LIST_LIMIT = 32 * 1024 * 1024
-"""Bytes of the largest list of running containers that is compared. Its parts are kept until the last one has come."""
-
 _EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
 """Calls that the plugin does not subscribe to. It answers them with an empty message."""
 
@@ -78,7 +75,6 @@ class Limits(NamedTuple):
     quiet: int = QUIET
     registration: float = REGISTRATION
     threads: int = THREADS
-    list_bytes: int = LIST_LIMIT
     unheld: float = UNHELD
 
 
@@ -110,9 +106,6 @@ class Plugin:
         self.stuck: list[Request] = []
         self._closed = threading.Event()
         self._ending = threading.Lock()
-        self._pods: list[Any] = []
-        self._containers: list[Any] = []
-        self._listed = 0
         self._subscribed = False
         self._runtime = ""
         self.configured = threading.Event()
@@ -302,15 +295,9 @@ class Plugin:
         if request.method in (CREATE, VALIDATE):
             self._reply(request, self._decider.unread(why))
             return
-        self._leave_unread(request.method, why)
         if request.method == "Synchronize":
             self._synchronized()
         self._answer(request, ttrpc.get("Empty"))
-
-    def _leave_unread(self, method: str, why: str) -> None:
-        self._report.metrics.error("decision")
-        self._report.plugin(UNREAD, "warning", f"{method} was answered unread: {why}")
-        self._pods, self._containers, self._listed = [], [], 0
 
     def _reply(self, request: Request, reply: Reply) -> bool:
         """Answer for a container, unless another thread has. Its event is written soon afterwards (`PendingEvents`)."""
@@ -371,22 +358,9 @@ class Plugin:
             self.on_connected()
 
     def _synchronize(self, request: Any) -> Any:
-        """Answer at once, and compare the containers afterwards. A long list comes in several requests."""
+        """Answer: the list of running containers needs no adjustment. A long list comes in several requests."""
         if not request.more:
             self._synchronized()
-        self._listed += request.ByteSize()
-        if self._listed <= self._limits.list_bytes:
-            self._pods += request.pods
-            self._containers += request.containers
-        elif request.more:
-            self._pods, self._containers = [], []
-        else:
-            self._leave_unread("Synchronize", f"{self._listed} bytes; the limit is {self._limits.list_bytes}")
-            return ttrpc.get("SynchronizeResponse")()
-        if not request.more:
-            running = (self._pods, self._containers)
-            self._pods, self._containers, self._listed = [], [], 0
-            threading.Thread(target=self._decider.look_at_running, args=running, name="drift", daemon=True).start()
         return ttrpc.get("SynchronizeResponse")(more=request.more)
 
     # -- the end

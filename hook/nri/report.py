@@ -15,14 +15,10 @@ from hook.core.metrics import NoMetrics
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
-RELIEVED, UNREAD = "nri.slow", "nri.unread"
-POLICY = "policy.loaded"
+RELIEVED = "nri.slow"
 
 ADJUSTMENT = "adjustment"
 """`verified` of an event about a container for which the plugin saw the adjustment of all plugins."""
-
-DRIFTED = "container.drifted"
-"""A running container differs from the policy. Only the plugin checks running containers; it changes none."""
 
 _BACKLOG = 1000
 """Lines kept for a standard output that is not read. Further lines are dropped there, but never in the event log."""
@@ -53,7 +49,8 @@ class Report:
 
     def line(self, text: str) -> None:
         """Write one line to the event log and, in the background, to standard output."""
-        try_to_append(self.events, text, *SETTINGS)
+        if not try_to_append(self.events, text, *SETTINGS):
+            self.metrics.error("log")
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")
         else:

@@ -19,9 +19,8 @@ from hook.core.base.notifier import Notifier
 from hook.core.base.system import make_directory, replace_file
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
-from hook.nri.creation import Comparison
 from hook.nri.plugin import Plugin
-from hook.nri.report import DISCONNECTED, POLICY, Report
+from hook.nri.report import DISCONNECTED, Report
 from hook.nri.validation import Validator
 
 NAME = "reassert"
@@ -45,10 +44,10 @@ _SUN_PATH = 107
 """The longest path of a socket, in bytes (unix(7))."""
 
 
-def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics], compare: Comparison) -> int:
+def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics]) -> int:
     """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError.
 
-    `metrics_of`: makes what counts. `compare`: as in Decider.
+    `metrics_of`: makes what counts.
     """
     for name in ("socket", "policy", "store", "events"):
         if not getattr(chosen, name).startswith("/"):
@@ -58,7 +57,7 @@ def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics], compar
     descriptor = _descriptor(given) if given else -1
     os.chdir("/")
     sys.setswitchinterval(0.0005)  # the printing thread yields sooner; Python's default is 5 ms
-    service = Service(chosen, index, Report(chosen.events, metrics_of()), Notifier(), compare)
+    service = Service(chosen, index, Report(chosen.events, metrics_of()), Notifier())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
     gc.freeze()  # what is loaded now, stays: a collection in the middle of a request takes 0.1 ms, and not 40
@@ -67,14 +66,11 @@ def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics], compar
     return service.connect_for_ever()
 
 
-def beside(chosen: argparse.Namespace, metrics: NoMetrics, compare: Comparison) -> Service:
-    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage.
-
-    `compare`: as in Decider.
-    """
+def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
+    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(**{**vars(chosen), "socket": chosen.nri_socket})
-    service = Service(options, index, Report(chosen.events, metrics), None, compare)
+    service = Service(options, index, Report(chosen.events, metrics), None)
     atexit.register(service.finish)
     return service
 
@@ -108,14 +104,12 @@ class Service:
         index: str,
         report: Report,
         notifier: Notifier | None,
-        compare: Comparison = lambda *_: None,
     ) -> None:
         """`notifier`: None where the plugin is a part of another program."""
         self._chosen = chosen
         self._index = index
         self._report = report
         self._decider = Validator(Resident(chosen.policy, chosen.store), report)
-        self._decider.compare = compare
         self._decider.gvisor = frozenset(chosen.gvisor)
         self._notifier = notifier
         self._plugin: Plugin | None = None
@@ -229,10 +223,3 @@ class Service:
         resident = self._decider.resident
         policy = resident.get(patience)
         self._report.metrics.policy(policy, resident.loaded_at)
-        problem = policy.missing or policy.warning
-        self._report.plugin(
-            POLICY,
-            "error" if policy.missing else "warning" if problem else "info",
-            problem or "the policy is in force",
-            policy={"path": policy.path, "sha256": policy.fingerprint},
-        )

@@ -82,7 +82,7 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert all(why.startswith("created without reassert") for why in differences(finding).values())
         assert done.returncode == 1
         assert "/tmp/mine" not in done.stdout, "no value is shown"
-        compiled_node.compile()
+        compiled_node.compile(compiled_node.policy.read_text() + "# another content\n")
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
 
 

@@ -113,6 +113,37 @@ def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_it
     assert [event["event"] for event in node.logged()] == ["container.edited"] * 20
 
 
+@pytest.mark.parametrize("mode", ["Audit", "Enforce"])
+def test_a_device_plugins_own_mount_before_others_is_no_edit(
+    mode: str, runtime: str, kubelet: Path, node: Node, bundle: Bundle
+) -> None:
+    """So Audit mode names whom Enforce mode changes, and nobody else."""
+    policy = POLICY.replace("KUBELET", str(kubelet)).replace("{devices: true}", "{mounts: true}")
+    node.write_policy(policy.replace("spec:\n", f"spec:\n  mode: {mode}\n"))
+    driver, other = node.directory / "driver", node.directory / "other"
+    for path in (driver, other):
+        path.mkdir()
+        (path / "name").write_text(path.name)
+    mount = {"host_path": str(driver), "container_path": "/driver", "read_only": True}
+    write_checkpoint(kubelet, entry(UID, "c", "GPU-4", envs={"GPU": "GPU-4"}, mounts=[mount]))
+    bundle.spec["process"].update(args=["/bin/cat", "/driver/name", "/later/name"], env=["PATH=/bin", "GPU=GPU-4"])
+    bundle.pod()
+
+    def output(name: str) -> str:
+        bundle.save()  # as the engine wrote it
+        return run(
+            runtime, "run", "--bundle", str(bundle.directory), f"{name}-{bundle.directory.parents[1].name}"
+        ).stdout
+
+    for source, destination in ((driver, "/driver"), (other, "/later")):
+        bundle.bind(source, destination, "rprivate", "ro")
+    assert (output("honest"), node.logged()) == ("driverother", [])
+    bundle.bind(other, "/driver", "rprivate", "ro")
+    assert output("hostile") == ("otherother" if mode == "Audit" else "driverother")
+    [event] = node.logged()
+    assert [edit["before"] for edit in event["edits"]] == [[{"destination": "/driver", "source": str(other)}]]
+
+
 def hooked(node: Node, bundle: Bundle) -> str:
     """The hook's refusal of the bundle, "" if it accepts it; called as by a runtime."""
     state = {"ociVersion": "1.0.2", "id": "c", "status": "creating", "pid": 0, "bundle": str(bundle.directory)}

@@ -302,11 +302,6 @@ class Node:
         reply = self.validator.validate(Request("validate"), VALIDATE(pod=pod, container=container, adjust=adjust))
         reply.tell(self.report)
 
-    def nri_running(self) -> None:
-        request = self.request()
-        request.container.state = 3
-        self.validator.look_at_running([request.pod], [request.container])
-
     def explain(self) -> None:
         for output in ("json", "table"):
             with contextlib.redirect_stdout(io.StringIO()):
@@ -320,7 +315,6 @@ ADAPTERS: dict[str, Callable[[Node], None]] = {
     "look": Node.look,
     "nri": Node.nri,
     "validate": Node.nri_validate,
-    "running": Node.nri_running,
     "explain": Node.explain,
 }
 

@@ -19,6 +19,11 @@ OVERDUE = 8 << 20
 KEPT = 4
 """Number of rotated files that are kept: `PATH.1` (the newest) to `PATH.4`."""
 
+LOST = "/run/reassert/lost-events"
+"""Its size is the number of lines that the node's event log did not take since the node was booted."""
+
+_OF_THE_NODE = "/var/log/reassert/"
+
 _FLAGS = posix.O_NOCTTY | posix.O_NOFOLLOW | posix.O_NONBLOCK  # open(2) of a FIFO blocks without O_NONBLOCK
 
 
@@ -34,15 +39,18 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
         posix.close(fd)
 
 
-def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, journal: bool = False) -> None:
-    """Append a line of ASCII text. A file or journal that cannot be written is no error.
+def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, journal: bool = False) -> bool:
+    """Append a line of ASCII text; whether the file took it. A file or journal that cannot be written is no error.
 
     `journal`: send it to systemd's journal too. The last three are hook.core.events.SETTINGS.
     """
+    taken = True
     try:
         append(path, text.encode("ascii"), limit, kept)
     except OSError:
-        pass
+        taken = path == "/dev/null"
+        if path.startswith(_OF_THE_NODE):
+            _count_lost()
     if journal:
         try:
             from hook.core.base.journal import send
@@ -50,6 +58,19 @@ def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, jo
             send(text)
         except Exception:  # noqa: S110  # nothing about a log stops a container
             pass
+    return taken
+
+
+def _count_lost() -> None:
+    """Append a byte to LOST: atomic, and in memory, where a full disk does not matter."""
+    try:
+        fd = open_to_append(LOST, 0o600, _FLAGS)
+        try:
+            posix.write(fd, b".")
+        finally:
+            posix.close(fd)
+    except OSError:
+        pass
 
 
 def _open(path: str) -> "tuple[int, posix.stat_result]":

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hook import __version__
+from hook.core import events
 from hook.core.base import logfile
 from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, TooLarge, describe
@@ -26,9 +27,9 @@ from hook.core.facts import Container
 from hook.core.facts.gather import gather
 from hook.core.plan import SHARED_PROCESSES, plan
 from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, VALUE, Env, Mount
-from hook.core.policy.model import AUDIT, ENFORCE, Match, Policy, Rule
+from hook.core.policy.model import AUDIT, ENFORCE, MIXED, Match, Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem, Source, parse
-from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, file_key, path_state, store_path
+from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, Stored, file_key, path_state, store_path
 
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict", SHARED_PROCESSES)
 """Fields of a rule that a start reads in another form than the policy file's."""
@@ -49,6 +50,9 @@ _PROPAGATION = ("private", "rprivate", "slave", "rslave")
 _UNITS: dict[str, int] = {
     unit + i: base**power for i, base in (("", 1000), ("i", 1024)) for power, unit in enumerate("kmgt", 1)
 }
+
+
+LOADED = "policy.loaded"
 
 
 class Compiled:
@@ -207,6 +211,7 @@ def refresh(path: str, store: str) -> str:
             content, status = read_source(path, WRITER_SECONDS)
     except BeingWrittenError as error:  # not stored: that it is closed changes no key
         return _held_text(path, store, file_key(error.status), [str(error)])
+    before = _stored(path, store)[0]
     try:
         compiled = compile_bytes(path, content)
         last = stored_header(path, store)[0] or {}
@@ -227,8 +232,35 @@ def refresh(path: str, store: str) -> str:
         make_directory(store, 0o700)
         replace_file(store_path(path, store), text.encode("ascii"))
     except OSError:
-        pass
+        return text
+    if store == STORE:  # another has a log of its own, of which nothing is known here
+        _tell(before, Stored(text).policy(path, [], ""), json.loads(text.partition("\n")[0]))
     return text
+
+
+def _tell(before: dict[str, Any], policy: Policy, header: dict[str, Any]) -> None:
+    """Log that another policy is in force, or why a new policy file is not. `before`: the header in the store.
+
+    The compiler does this for all adapters: whichever start sees a change first runs it, and only once.
+    """
+    held, was_held = header["heldErrors"], before.get("heldErrors") or []
+    if held == was_held and header["sha256"] == before.get("sha256", ""):
+        return
+    audited = sum(rule.is_audited or policy.mode == AUDIT for rule in policy.candidates(None))
+    event: dict[str, object] = {
+        "timestamp": timestamp(time.time_ns()),
+        "adapter": "compiler",
+        "event": events.HELD if held else LOADED,
+        "level": "info" if not held else "warning" if header["sha256"] else "error",
+        "message": f"{header['source']} is not in force: {'; '.join(held)}" if held else "the policy is in force",
+        "policy": {"path": header["source"], "sha256": header["sha256"]},
+        "version": __version__,
+        "before": before.get("sha256") or None,
+        "mode": header["mode"],
+        "rules": {"enforced": header["rules"] - audited, "tried": audited},
+    }
+    events.SETTINGS[:] = header["eventLog"]
+    events.write(events.EVENTS, event)
 
 
 def _lacking(compiled: Compiled, last: dict[str, Any]) -> tuple[str, list[list[Any]]]:
@@ -379,14 +411,14 @@ def _asks(rule: Rule) -> bool:
 
 
 def _mode(source: Source, rules: list[Rule]) -> str:
-    """Enforce if any rule is enforced: then those in Audit mode are tried. If none is, the whole policy is in Audit."""
+    """Mixed if some rules are enforced, and others in Audit mode. If none is enforced, the whole policy is in Audit."""
     if not rules:
         return source.mode()
     if all(rule.is_audited for rule in rules):
         for rule in rules:
             rule.is_audited = False
         return AUDIT
-    return ENFORCE
+    return MIXED if any(rule.is_audited for rule in rules) else ENFORCE
 
 
 def _kubelet_root(source: Source) -> str:

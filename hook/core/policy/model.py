@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     Value = str | tuple[str, ...] | dict[str, str] | None
 
-ENFORCE, AUDIT = "Enforce", "Audit"
+ENFORCE, AUDIT, MIXED = "Enforce", "Audit", "Mixed"
 FAIL, IGNORE = "Fail", "Ignore"
 HELD = "the last good policy stays in force"
 
@@ -67,8 +67,9 @@ class Rule:
 class Policy:
     """The policy in force.
 
-    `mode`: ENFORCE if any rule is enforced. `path`: the policy file. `fingerprint`: the sha256 of the file that was
-    compiled. `warning`: why a newer version of it is not in force, or "". `missing`: why there is no policy, or "".
+    `mode`: MIXED if some rules are enforced and others are not. `path`: the policy file. `fingerprint`: the sha256 of
+    the file that was compiled. `warning`: why a newer version of it is not in force, or "". `missing`: why there is no
+    policy, or "".
     `asks`: whether the engine is asked for what config.json lacks, pod labels and the type of a pod's container.
     `node_paths`: Refuse or Report, for volumes that reach files of "reassert" or of the "engine".
     """

@@ -318,7 +318,8 @@ class Outcome:
     """The results of all kinds. `env` and `mounts`: all reserved env and mounts, whether or not they need an edit.
 
     `closed`: the devices that the container must not have, None without a rule with `exclusive`. `alone`: a rule whose
-    `sharedProcesses` is Refuse, or "". `node_paths`: what its volumes reach (hook.core.reserve.nodepaths).
+    `sharedProcesses` is Refuse, or "". `node_paths`: what its volumes reach (hook.core.reserve.nodepaths). `moves`:
+    whether a mount that is right goes behind others, which is no edit.
     """
 
     def __init__(self, env: "Reserved") -> None:
@@ -331,6 +332,7 @@ class Outcome:
             ([], []),
         )  # an env, and what `search` gives for it
         self.mounts: list[PlaceMount] = []
+        self.moves = False
         self.closed: Closed | None = None
         self.alone = ""
         self.node_paths: list[str] = []

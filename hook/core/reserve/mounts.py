@@ -94,7 +94,9 @@ def _compare(
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
         if not edit.in_place(paths, there, displaced):
-            outcome.edits.append(edit)
+            moves = displaced and not edit.before  # it is that mount already, and others come after it
+            outcome.moves = outcome.moves or bool(moves)
+            outcome.edits += [] if moves else [edit]
 
 
 def _near(mounts: "list[Mount]", paths: "list[str]") -> "list[tuple[int, str]]":
@@ -112,7 +114,7 @@ def apply(outcome: Outcome, target: "Start") -> None:
 
     Each reserved mount comes before its companions below it.
     """
-    if not any(edit.kind == KIND for edit in outcome.edits):
+    if not outcome.moves and not any(edit.kind == KIND for edit in outcome.edits):
         return
     names = [edit.name for edit in outcome.mounts]
     prefixes = tuple(name.rstrip("/") + "/" for name in names)

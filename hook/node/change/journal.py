@@ -20,8 +20,12 @@ from hook.entry.dispatcher import START
 from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, is_same, look, missing_directories, put, remove_temporary
 from hook.node.errors import NodeError
+from hook.node.systemd import wait_until
 
 DIRECTORY = "/var/lib/reassert/node"
+
+_LOCK_SECONDS = 0.5
+"""How long a change waits for the lock: `is_locked` takes it for a moment."""
 
 _JOURNAL = "journal.json"
 
@@ -142,14 +146,8 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
     make_directory(directory, 0o700)
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if not os.fstat(fd).st_nlink:
-                raise BlockingIOError
-        except BlockingIOError:
-            raise NodeError(
-                "another `reassert node` command is running on this node; wait until it has finished"
-            ) from None
+        if not wait_until(lambda: _lock(fd, fcntl.LOCK_EX), _LOCK_SECONDS) or not os.fstat(fd).st_nlink:
+            raise NodeError("another `reassert node` command is running on this node; wait until it has finished")
         remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was interrupted before its journal was written
         try:
             yield
@@ -159,6 +157,26 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
                 remove_directories([os.path.dirname(directory), directory])
     finally:
         os.close(fd)
+
+
+def is_locked(directory: str = DIRECTORY) -> bool:
+    """Whether a change of the node is under way."""
+    try:
+        fd = os.open(f"{directory}/lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        return not _lock(fd, fcntl.LOCK_SH)
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def remove_directories(directories: list[str]) -> None:

@@ -29,7 +29,7 @@ class OwnerRecord:
 
     `adapters`, `runtime_class`: of the install. `references`: the files that the engine reads, in the order of writing.
     `directories`: made for the files, outermost first. `units`: systemd units that run for it. `notes`: the engine's
-    own data, JSON.
+    own data, JSON. `since`: the time of its first install, in seconds since the epoch; 0 if it is not known.
     """
 
     adapters: list[str] = field(default_factory=list)
@@ -39,6 +39,7 @@ class OwnerRecord:
     directories: list[str] = field(default_factory=list)
     units: list[str] = field(default_factory=list)
     notes: dict[str, Any] = field(default_factory=dict)
+    since: int = 0
 
 
 class Record:
@@ -94,7 +95,7 @@ def _part(data: dict[str, Any]) -> OwnerRecord:
         for path, f in data["files"].items()
     }
     lists = data["references"], data["directories"], data["units"]
-    return OwnerRecord(data["adapters"], data["runtimeClass"], files, *lists, data["notes"])
+    return OwnerRecord(data["adapters"], data["runtimeClass"], files, *lists, data["notes"], data.get("since", 0))
 
 
 def _part_json(part: OwnerRecord) -> dict[str, Any]:
@@ -109,4 +110,5 @@ def _part_json(part: OwnerRecord) -> dict[str, Any]:
         "directories": part.directories,
         "units": part.units,
         "notes": part.notes,
+        "since": part.since,
     }

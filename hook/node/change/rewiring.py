@@ -7,6 +7,7 @@ that failed or was interrupted is undone by `rollback`.
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -327,6 +328,7 @@ class Rewiring:
             sorted({*directories, *made}) if files else [],
             [*wiring.units, *units],
             wiring.notes,
+            self.old.since if self.old.adapters else int(time.time()),
         )
 
     def _recorded(self, part: OwnerRecord) -> list[Change]:

@@ -24,9 +24,9 @@ def covering(policy: Policy, identity: Identity) -> tuple[list[Match], dict[str,
     others: dict[str, str] = {}
     for rule in policy.candidates(None):
         seen = [matches.get(rule.name) for matches in judged]
-        if rule.is_audited:
-            others[rule.name] = "mode: Audit changes nothing"
-        elif all(match is not None and match.applies for match in seen):
+        if rule.is_audited:  # it is tried on every container: nothing is left out
+            continue
+        if all(match is not None and match.applies for match in seen):
             certain += [match for match in seen[:1] if match]
         elif any(match is not None and match.applies for match in seen):
             others[rule.name] = "whether it matches a test container depends on what the adapter can see"

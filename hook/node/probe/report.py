@@ -19,6 +19,7 @@ from hook.core.base.text import printable
 from hook.core.policy.model import Policy
 from hook.core.policy.store import STORE
 from hook.node.engines.base import AnyEngine, Handler
+from hook.node.words import about
 
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
 """The result for a handler. BLOCKED: a container that overrides nothing does not start."""
@@ -137,6 +138,7 @@ class Report:
     def as_json(self) -> str:
         """Returns the report as JSON."""
         report = {
+            **about(),
             "engine": self.engine.title,
             "enginesBeside": self.accepted.beside,
             "policy": {

@@ -21,9 +21,10 @@ from hook.core.policy.model import AUDIT, Policy
 from hook.core.policy.source import Source, parse
 from hook.entry.write_spec import Decision
 from hook.node import running as real
-from hook.node import workers
+from hook.node import wired, workers
 from hook.node.change.record import Record
 from hook.node.engines.registry import CONTAINERS_OF
+from hook.node.words import about
 from hook.ops.audit.inventory import Running, learn_all
 from hook.ops.audit.judge import STALE, Difference, Judge, actual
 from hook.ops.audit.process import ContainerGone, Process
@@ -40,15 +41,17 @@ ALL_IN_POLICY, DRIFT, NOT_ALL_SEEN = 0, 1, 2
 class Round:
     """The policy in force and what is known of this node. Times are seconds since the epoch, 0 if unknown.
 
-    `compiled`: since when this policy is in force. `installed`: when the node was wired last. `adapters`: by
-    `Identity.engine`. `store`: the directory of the compiled policy.
+    `compiled`: since when this policy is in force. `installed`: when an engine was wired first, and
+    `adapters`: both by `Identity.engine`. `gaps`: when handlers were not wired (hook.node.wired.gaps). `store`: the
+    directory of the compiled policy.
     """
 
     policy: Policy
     compiled: float = 0.0
-    installed: float = 0.0
+    installed: dict[str, float] = field(default_factory=dict)
     adapters: dict[str, list[str]] = field(default_factory=dict)
     store: str = store.STORE
+    gaps: tuple[tuple[str, str, int, int], ...] = ()
 
     def why(self, container: Running, created: Decision | None) -> str:
         """Why a container differs. `created`: what reassert decided when the container was created."""
@@ -58,8 +61,13 @@ class Round:
             if created.policy != self.policy.fingerprint:
                 return f"created at {_moment(container.created)} under an earlier policy"
             return "a file or an allocation that the policy takes values from changed since it was created"
-        if self.installed and container.created < self.installed:
-            return f"created at {_moment(container.created)}, before the install at {_moment(self.installed)}"
+        installed = self.installed.get(container.engine, 0.0)
+        if container.created < installed:
+            return f"created at {_moment(container.created)}, before the install at {_moment(installed)}"
+        for engine, handler, start, end in self.gaps:
+            if engine == container.engine and start <= container.created and (not end or container.created <= end):
+                until = f"{_moment(start)} to {_moment(end) if end else 'now'}"
+                return f"created at {_moment(container.created)}, while handler {handler} was not wired ({until})"
         if self.compiled and container.created < self.compiled:
             return (
                 f"created at {_moment(container.created)}, before this policy, which came at {_moment(self.compiled)}"
@@ -113,11 +121,14 @@ def read_round(policy_file: str, store_directory: str) -> Round:
     header, _ = stored_header(policy_file, store_directory)
     try:
         record = Record.read()
-        adapters = {CONTAINERS_OF.get(name, name): record.parts[name].adapters for name in record.engines()}
-        installed = os.stat(record.path).st_mtime if adapters else 0.0
+        parts = {CONTAINERS_OF.get(name, name): record.parts[name] for name in record.engines()}
+        adapters = {name: part.adapters for name, part in parts.items()}
+        installed = {name: part.since or os.stat(record.path).st_mtime for name, part in parts.items()}
     except (ReassertError, OSError):
-        adapters, installed = {}, 0.0
-    return Round(policy, seconds_of((header or {}).get("compiledAt")), installed, adapters, store_directory)
+        adapters, installed = {}, {}
+    gaps = tuple((CONTAINERS_OF.get(engine, engine), *rest) for engine, *rest in wired.gaps(store_directory))
+    since = seconds_of((header or {}).get("since"))
+    return Round(policy, since, installed, adapters, store_directory, gaps)
 
 
 def _moment(seconds: float) -> str:
@@ -174,6 +185,7 @@ class Audit:
         """For JSON."""
         policy = self.round.policy
         return {
+            **about(),
             "policy": {"path": policy.path, "sha256": policy.fingerprint, "mode": policy.mode},
             "counts": {state.replace(" ", "-"): count for state, count in self.counts().items()},
             "containers": [finding.as_dict() for finding in self.findings],

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
 
-from hook.core.base.errors import ReassertError, Undecided, named
+from hook.core.base.errors import Undecided, named
 from hook.core.container.spec import Spec
 from hook.core.container.start import Start
-from hook.core.linux.mountns import own_directories
 from hook.core.linux.walk import MountMismatch
 from hook.core.plan import NODE_PATHS, Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import KIND as DEVICE
 from hook.entry import write_spec as decision
 from hook.node import running as real
-from hook.ops.audit.inventory import Running, running
+from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
 
 SECONDS = 5.0
@@ -140,50 +138,3 @@ def _created(spec: Spec) -> decision.Decision | None:
         return decision.read(spec.annotations)
     except Undecided:
         return None
-
-
-def really_wrong(container_id: str, decide: Callable[[Start], Plan]) -> set[tuple[str, str]] | None:
-    """For the NRI plugin: kind and name of each difference of a running container; None if it cannot be looked at.
-
-    The plugin knows only what its runtime recorded, and the wrapper corrects config.json after that.
-
-    That is so in a pod without the node's /proc and /run. `decide`: the plan for what the container really has.
-    """
-    found: list[list[Difference]] = []
-
-    def work() -> None:
-        try:
-            containers = [c for c in running([container_id]) if c.config and not c.problem]
-            if len(containers) == 1:
-                found.append(_wrong(containers[0], decide))
-        except (ReassertError, OSError, ValueError):
-            pass
-
-    try:
-        thread = threading.Thread(target=work, name="look", daemon=True)
-        thread.start()
-    except RuntimeError:  # no more threads
-        return None
-    thread.join(SECONDS)
-    if not found:
-        return None
-    return {("mount" if different.kind == STALE else different.kind, different.name) for different in found[0]}
-
-
-def _wrong(container: Running, decide: Callable[[Start], Plan]) -> list[Difference]:
-    """By its process and its mounts; where this process may not look at these, by its config.json.
-
-    The service's unit allows no look (packaging/systemd). config.json has what the wrapper corrected.
-    """
-    spec = container.spec()
-    with Process(container.pid, container.started) as process:
-        if not any(container.id in path for path in process.cgroups()):
-            raise ReassertError("this process sees another /proc than the runtime")
-        try:
-            own_directories()
-            decided = decide(actual(spec, process.environ()))
-            return Judge(lambda container, created: "").differences(container, spec, decided, process)
-        except OSError:
-            decided = decide(actual(spec, list(spec.env)))
-            edits = [edit for edit in decided.edits if not (isinstance(edit, SetEnv) and edit.takes_effect())]
-            return [Difference(edit.rule, edit.kind, edit.name, "", "") for edit in edits]

@@ -16,6 +16,7 @@ from hook.node import status
 from hook.node.change.record import Record
 from hook.node.tail import tail
 from hook.node.terminal import table
+from hook.node.words import about
 from hook.ops.audit import stale
 from hook.ops.audit.audit import Audit, audit, read_round
 from hook.ops.audit.inventory import running
@@ -48,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         pass
     seen = NodeState(status.node_status(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
-    found_json = {"checks": [asdict(line) for line in lines]}
+    found_json = {**about(), "checks": [asdict(line) for line in lines]}
     print(json.dumps(found_json, indent=2) if options.output == "json" else as_table(lines))
     if options.bundle:
         from hook.ops.doctor import bundle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,7 +52,8 @@ def _begun(found: Iterator[Event]) -> Iterator[Event]:
 def lines(found: Iterator[Event], output: str) -> Iterator[str]:
     """The lines of the output."""
     if output == "json":
-        yield from (json.dumps(event) for event in found)
+        node = os.uname().nodename
+        yield from (json.dumps({**event, "node": node}) for event in found)
         return
     names = [name for name in _WIDTHS if output == "wide" or name not in ("START", "RULES")]
     yield " ".join(f"{name:{_WIDTHS[name]}}" for name in names) + " MESSAGE"
@@ -96,8 +98,6 @@ def _reason(entry: Event) -> str:
 
 def _done(event: Event, edit: Event) -> str:
     """What was done about an edit."""
-    if event["event"] == "container.drifted":
-        return "differs:"
     if select.entry_is_audited(edit):
         return "would set"
     if event.get("applied"):

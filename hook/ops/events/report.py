@@ -14,11 +14,13 @@ from hook.core.base.text import printable, shortened
 from hook.node.terminal import counted, table
 from hook.ops.events import reader, select
 from hook.ops.events.summary import (
-    CHANGED,
+    ADDED,
     FAILED,
+    OVERRIDDEN,
     REFUSED,
     REPORTED,
-    WOULD_CHANGE,
+    WOULD_ADD,
+    WOULD_OVERRIDE,
     WOULD_REFUSE,
     Summary,
     Workload,
@@ -28,8 +30,10 @@ from hook.ops.events.summary import (
 _WORDS = {
     WOULD_REFUSE: "would be refused",
     REFUSED: "refused",
-    WOULD_CHANGE: "would be changed",
-    CHANGED: "changed",
+    WOULD_OVERRIDE: "would be overridden",
+    OVERRIDDEN: "overridden",
+    WOULD_ADD: "would be added to",
+    ADDED: "added to",
     FAILED: "not decided",
     REPORTED: "reported",
 }

@@ -14,6 +14,9 @@ from hook.core.base.system import timestamp
 from hook.core.policy.model import AUDIT
 from hook.ops.events.reader import Event
 
+_ENTRIES = ("edits", "denials", "errors", "differences")
+"""The lists of an event whose entries name a rule."""
+
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -35,6 +38,9 @@ def add_filters(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rule", metavar="NAME", help="only events that name this rule; * and ? are wildcards")
     parser.add_argument(
         "--event", metavar="NAME", help="only this event, such as container.denied; * and ? are wildcards"
+    )
+    parser.add_argument(
+        "--conflicts", action="store_true", help="only containers with something that a rule overrides or refuses"
     )
 
 
@@ -66,6 +72,10 @@ def chosen(event: Event, options: argparse.Namespace) -> bool:
         wanted = getattr(options, option, None)
         if wanted and not glob_match(wanted, actual):
             return False
+    if getattr(options, "conflicts", False) and not (
+        entries(event, "denials") or any(map(overrides, entries(event, "edits")))
+    ):
+        return False
     rule = getattr(options, "rule", None)
     return not rule or any(glob_match(rule, name) for name in rules_of(event))
 
@@ -87,6 +97,12 @@ def entry_is_audited(entry: Event) -> bool:
     return entry.get("mode") == AUDIT
 
 
+def overrides(edit: Event) -> bool:
+    """Whether an edit replaces or removes what the container came with; else it only adds what the container lacks."""
+    before = edit.get("before")
+    return before not in (None, []) and before != [edit.get("after")]
+
+
 def is_audited(event: Event) -> bool:
     """Whether no edit of an event was to be made: the policy is in Audit mode, or every rule that wants one is."""
     edits = entries(event, "edits")
@@ -96,7 +112,7 @@ def is_audited(event: Event) -> bool:
 
 def rules_of(event: Event) -> list[str]:
     """The rules that the event names, each once."""
-    named = [entry.get("rule") for key in ("edits", "denials", "errors") for entry in entries(event, key)]
+    named = [entry.get("rule") for key in _ENTRIES for entry in entries(event, key)]
     return [name for name in dict.fromkeys(named) if isinstance(name, str) and name]
 
 

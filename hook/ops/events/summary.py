@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from hook.core import events
+from hook.core.policy.model import AUDIT
 from hook.ops.events import select
 from hook.ops.events.reader import Event
 
-CHANGED, REFUSED, WOULD_CHANGE, WOULD_REFUSE, FAILED = "changed", "refused", "wouldChange", "wouldRefuse", "failed"
-REPORTED = "reported"
-OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_CHANGE, CHANGED, FAILED, REPORTED)
-"""What became of a start, the gravest first. FAILED: reassert itself could not decide. REPORTED: nothing, but a volume
-reaches files of an engine (`nodePaths`)."""
+REFUSED, OVERRIDDEN, ADDED, FAILED, REPORTED = "refused", "overridden", "added", "failed", "reported"
+WOULD_REFUSE, WOULD_OVERRIDE, WOULD_ADD = "wouldRefuse", "wouldOverride", "wouldAdd"
+OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_OVERRIDE, OVERRIDDEN, WOULD_ADD, ADDED, FAILED, REPORTED)
+"""What became of a start, the gravest first. ADDED: it got what it lacked, and nothing of its own was replaced. FAILED:
+reassert itself could not decide. REPORTED: nothing, but a volume reaches files of an engine (`nodePaths`)."""
 
 _GRAVE = (WOULD_REFUSE, REFUSED)
 ITEMS = 50
@@ -130,7 +131,7 @@ class Summary:
 
     def is_audited(self) -> bool:
         """Whether no container was changed or refused: the policy is in Audit mode, or all rules that said anything."""
-        return self.modes == {"Audit"} or not self._has(CHANGED, REFUSED, FAILED)
+        return self.modes == {"Audit"} or not self._has(OVERRIDDEN, ADDED, REFUSED, FAILED)
 
     def would_refuse_only(self) -> int:
         """How many workloads have a container that would be refused, and none that was."""
@@ -158,8 +159,8 @@ def summarise(found: Iterable[Event]) -> Summary:
     workloads: dict[tuple[str, str], Workload] = {}
     seen: set[tuple[str, str]] = set()
     for event in found:
-        outcome = _outcome(event)
-        if not outcome:
+        outcomes = _outcomes(event)
+        if not outcomes:
             continue
         if event.get("probe") is True:
             summary.probes += 1
@@ -175,7 +176,7 @@ def summarise(found: Iterable[Event]) -> Summary:
                 summary.omitted += 1
                 continue
             workload = workloads[key] = Workload(*key, when, when)
-        _count(workload, event, outcome, seen)
+        _count(workload, event, outcomes, seen)
     summary.workloads = sorted(
         workloads.values(), key=lambda each: (not each.is_refused(), -each.starts, each.namespace, each.name)
     )
@@ -191,20 +192,23 @@ def _names(event: Event) -> tuple[str, str]:
     return container.get("namespace", ""), name
 
 
-def _outcome(event: Event) -> str:
-    kind = event["event"]
-    if kind == events.DENIED:
-        return REFUSED
-    if kind == events.WOULD_DENY:
-        return WOULD_REFUSE
-    if kind == events.ERROR:
-        return FAILED
-    if kind == events.EDITED:
-        return WOULD_CHANGE if select.is_audited(event) else CHANGED
-    return REPORTED if kind == events.NODE_PATHS else ""
+def _outcomes(event: Event) -> list[str]:
+    """What became of the start: what enforced rules did, and what rules in Audit mode would have done."""
+    kind, audits = event["event"], select.is_audited(event)
+    if kind in (events.DENIED, events.ERROR, events.NODE_PATHS):
+        return [{events.DENIED: REFUSED, events.ERROR: FAILED}.get(kind, REPORTED)]
+    found = {WOULD_REFUSE} if kind == events.WOULD_DENY else set()
+    for edit in select.entries(event, "edits") if kind in (events.EDITED, events.WOULD_DENY) else []:
+        override = select.overrides(edit)
+        if not (audits or select.entry_is_audited(edit)):
+            found.add(OVERRIDDEN if override else ADDED)
+        elif kind != events.WOULD_DENY:
+            found.add(WOULD_OVERRIDE if override else WOULD_ADD)
+    hidden = {more for less, more in ((OVERRIDDEN, ADDED), (WOULD_OVERRIDE, WOULD_ADD)) if less in found}
+    return [outcome for outcome in OUTCOMES if outcome in found - hidden]
 
 
-def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, str]]) -> None:
+def _count(workload: Workload, event: Event, outcomes: list[str], seen: set[tuple[str, str]]) -> None:
     """Count one event. `seen`: container ids, with the outcome or the entry that was counted for them."""
     workload.first = min(workload.first, str(event.get("timestamp", "")))
     workload.last = max(workload.last, str(event.get("timestamp", "")))
@@ -227,9 +231,15 @@ def _count(workload: Workload, event: Event, outcome: str, seen: set[tuple[str, 
 
     if is_new(""):
         workload.starts += 1
-    if is_new(outcome):
-        workload.outcomes[outcome] += 1
-    for item in _items(event, outcome):
+    for outcome in outcomes:
+        if is_new(outcome):
+            workload.outcomes[outcome] += 1
+    # The hook refused what the NRI plugin had asked for. One adapter alone writes two such events only about an exec.
+    for done in (OVERRIDDEN, ADDED) if REFUSED in outcomes and event.get("adapter") == "hook" else ():
+        if (container_id, done) in seen:
+            seen.remove((container_id, done))
+            workload.outcomes[done] -= 1
+    for item in _items(event, outcomes[0]):
         key = (item.rule, item.what)
         kept = workload.items.get(key)
         if kept is None:
@@ -264,13 +274,14 @@ def _items(event: Event, outcome: str) -> list[Item]:
     found += [Item("", f"volume {path}", asked + str(path), refuses=False) for path in event.get("nodePaths") or ()]
     for edit in edits:
         rule, kind, name = (str(edit.get(key, "")) for key in ("rule", "kind", "name"))
-        if edit.get("before") in (None, []):
-            found.append(Item(rule, f"{kind} {name} is added", "", refuses=False))
+        is_to = "would be" if event.get("mode") == AUDIT or select.entry_is_audited(edit) else "is"
+        if not select.overrides(edit):
+            found.append(Item(rule, f"{kind} {name} {is_to} added", "", refuses=False))
             continue
         verb, refuses = "remove" if edit.get("after") is None else "replace", _key(edit) in refused_names
         why = f"rule {rule} " + (f"refuses the {subject} otherwise" if refuses else f"{verb}s it")
         ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind, subject)}: {why}"
-        found.append(Item(rule, f"{kind} {name} is {verb}d", ask, refuses))
+        found.append(Item(rule, f"{kind} {name} {is_to} {verb}d", ask, refuses))
     return found
 
 

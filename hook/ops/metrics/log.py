@@ -10,7 +10,7 @@ from hook.core import events
 from hook.core.base.system import make_directory, replace_file
 from hook.core.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 from hook.core.policy.model import AUDIT
-from hook.nri.report import DRIFTED
+from hook.ops.audit import drift
 from hook.ops.events import select
 from hook.ops.events.reader import Event, Tail
 
@@ -69,13 +69,13 @@ class LogCounter:
 
     def _event(self, event: Event) -> None:
         adapter = event.get("adapter")
+        if event["event"] == drift.EVENT:
+            for each in select.entries(event, "differences"):
+                self._metrics.drift(_text(each, "rule"), _text(each, "kind"))
+            return
         if adapter not in ADAPTERS or adapter in self._own:
             return
         edits = select.entries(event, "edits")
-        if event["event"] == DRIFTED:
-            for edit in edits:
-                self._metrics.drift(_text(edit, "rule"), _text(edit, "kind"))
-            return
         outcome = _OUTCOMES.get(event["event"])
         if outcome is None:
             return

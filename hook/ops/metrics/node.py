@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from hook.agent.filecache import FileCache
 from hook.core.base.errors import ReassertError
+from hook.core.base.logfile import LOST
 from hook.core.base.system import read_file
 from hook.core.policy import store
 from hook.core.policy import trust_layout as layout
@@ -21,6 +22,7 @@ from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.node import wired
 from hook.node.probe import report
+from hook.ops.audit import drift
 from hook.ops.audit.stale import Stale, stale
 from hook.ops.events.reader import seconds_of
 from hook.ops.metrics.prometheus import Metrics
@@ -106,7 +108,14 @@ class NodeState:
         last = report.last_results(self._directory).items()
         self._metrics.set_all("verify_exit_status", {engine: result.status for engine, result in last})
         self._metrics.set_all("verify_timestamp_seconds", {engine: result.when for engine, result in last})
+        self._metrics.set("lost_events", os.stat(LOST).st_size if os.path.lexists(LOST) else 0)
         self._metrics.set_all("wired", wired.last_look(self._directory))
+        seen = drift.last_look(self._directory)
+        if seen is None:
+            self._metrics.forget(("drifted_containers", "unseen_containers"))
+        else:
+            self._metrics.set("drifted_containers", seen.drifted)
+            self._metrics.set("unseen_containers", seen.unknown)
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY

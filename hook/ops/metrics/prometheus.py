@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hook import __version__
@@ -42,12 +42,20 @@ _METRICS = (
     ),
     (
         "counter drift rule kind",
-        "Differences between running containers and the policy, counted each time they are compared.",
+        "Differences between running containers and the policy, counted when an audit first finds the container.",
     ),
-    ("gauge drifted_containers", "Running containers that differ from the policy, when they were last compared."),
+    (
+        "gauge drifted_containers",
+        "Running containers that differ from the policy, as audit says every 5 minutes. No sample: not known.",
+    ),
+    ("gauge unseen_containers", "Running containers that the same audit could not look at."),
     (
         "counter errors kind",
         "Failures of reassert itself, by kind: decision, deadline, violation, connection, log or metrics.",
+    ),
+    (
+        "gauge lost_events",
+        "Events that the node's event log did not take since the node was booted, as on a full disk.",
     ),
     ("histogram decision_seconds", "Seconds from a request to its decision."),
     ("gauge nri_connected", "1 while a container runtime is connected."),
@@ -87,6 +95,12 @@ _METRICS = (
 )
 """Kind, name and labels of each metric, and what it means."""
 
+_LOOKED_AT = (
+    *("drifted_containers", "unseen_containers", "lost_events"),
+    *("policy_held_back", "policy_compiled_timestamp_seconds"),
+)
+"""Gauges without a sample until they are set: their 0 says that reassert has looked."""
+
 _OF_PLUGIN = ("nri_connected", "nri_connections", "decision_seconds", "policy_loaded_timestamp_seconds")
 
 
@@ -108,6 +122,7 @@ class Metrics(NoMetrics):
         self.lock = threading.Lock()
         self.refresh: Callable[[], None] = lambda: None
         self._last: tuple[object, ...] = ()
+        self.forget()
 
     def without_plugin(self) -> None:
         """Leave out what only the NRI plugin sets: a plugin that is not there is not one without a connection."""
@@ -126,6 +141,13 @@ class Metrics(NoMetrics):
     def set(self, metric: str, value: float) -> None:
         """See NoMetrics."""
         self.metrics[metric].set(value)
+        vars(self.metrics[metric]).pop("collect", None)
+
+    def forget(self, names: Iterable[str] = _LOOKED_AT) -> None:
+        """Leave out gauges of what could not be looked at, until they are set again."""
+        for name in names:
+            self.metrics[name].collect = list  # no samples
+        self._last = ()
 
     def set_all(self, metric: str, values: Mapping[str, float] | Mapping[tuple[str, str], float]) -> None:
         """Set a gauge with labels, by their values: one, or a tuple. Others are forgotten."""

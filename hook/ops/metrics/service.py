@@ -54,6 +54,7 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
             state.refresh()
         except Exception:  # what cannot be read must not hide the other metrics
             metrics.error("metrics")
+            metrics.forget()
 
     metrics.refresh = refresh
     if options.metrics:

@@ -16,7 +16,7 @@ from hook.core.base.text import printable, printable_lines
 from hook.core.policy import store
 from hook.core.policy.compiler import stored_header
 from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, Env, Mount
-from hook.core.policy.model import AUDIT, Policy, Rule
+from hook.core.policy.model import AUDIT, ENFORCE, MIXED, Policy, Rule
 from hook.core.reserve.allocated import VOLUMES_ABOVE
 
 
@@ -117,7 +117,8 @@ def _event_log(settings: list[Any]) -> dict[str, Any]:
 
 
 def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]:
-    shown: dict[str, Any] = {"name": rule.name, "mode": AUDIT if rule.is_audited else mode}
+    of_it = AUDIT if rule.is_audited else ENFORCE if mode == MIXED else mode
+    shown: dict[str, Any] = {"name": rule.name, "mode": of_it}
     match: dict[str, Any] = {field: wanted for field, wanted in rule.conditions.items() if field != "podSelector"}
     if "podSelector" in rule.conditions:
         wanted: Any = rule.conditions["podSelector"]

@@ -163,7 +163,7 @@ def test_the_status_and_the_event_at_the_end(start: Start) -> None:
     assert "cold        1, path 1" in table
     agent.stop()
     ended = [event for event in agent.node.logged() if event["event"] == "agent.ended"]
-    assert [(event["warm"]["go"], event["cold"]) for event in ended] == [(1, {"path": 1})]
+    assert [(event["answers"]["warm"]["go"], event["answers"]["cold"]) for event in ended] == [(1, {"path": 1})]
     done = subprocess.run(
         [REASSERT, "agent", "--status", "--socket", agent.socket], capture_output=True, text=True, check=False
     )

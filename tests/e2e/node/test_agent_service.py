@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -118,6 +120,17 @@ def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
         assert ways == {"crun": both, "kata": None, "nvidia": both, "runc": both}
         assert len(cold()) > len(before)
 
+    node.booted.run("systemctl", "kill", "--signal=STOP", SERVICE)
+    hung = node.node("status", "--engine", "containerd", "-o", "json", check=False)
+    problems = json.loads(hung.stdout)["problems"]
+    assert (hung.returncode, [p for p in problems if "the agent does not answer" in p]) == (1, problems)
+    node.booted.run("systemctl", "kill", "--signal=KILL", SERVICE)
+    node.booted.run("systemctl", "stop", *UNITS)
+    done = node.node("verify", "--engine", "containerd", "-o", "json", "--except", "handler/kata", check=False)
+    found = json.loads(done.stdout)
+    missing = {each["part"] for each in found["notTried"] if not each["accepted"]}
+    assert (done.returncode, missing) == (1, {"warm/crun", "warm/nvidia", "warm/runc"})
+
 
 def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> None:
     """As `install --metrics --textfile` sets it up, and a policy that sends events to systemd's journal."""
@@ -140,6 +153,8 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
 
     start = 'reassert_containers_total{adapter="runtime",cold="%s",outcome="adjusted",start="%s"} 1.0'
     wait_for(lambda: start % ("absent", "cold") in scraped(), "the start without an agent", scraped)
+    node.node("status", "--record")  # as reassert-status.timer does
+    wait_for(lambda: "\nreassert_drifted_containers 0.0" in scraped(), "a look at running containers", scraped)
     text = scraped()
     assert 'reassert_verify_exit_status{engine="containerd"} 0.0' in text
     assert 'mode="Enforce"' in text
@@ -157,8 +172,9 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
     assert json.loads(mine[1]["REASSERT_JSON"])["cold"] == "absent"
     shown = booted.run("/opt/reassert/reassert", "events", "-o", "json", "--event", "container.edited").stdout
     logged = [json.loads(line) for line in shown.splitlines()]
+    node_name = booted.run("uname", "-n").stdout.strip()
     assert [line for line in logged if line["container"].get("container") in ("warm", "absent")] == [
-        json.loads(entry["REASSERT_JSON"]) for entry in mine
+        {**json.loads(entry["REASSERT_JSON"]), "node": node_name} for entry in mine
     ]
     node.install("--no-probe", "--metrics", "", "--textfile", "")
     wait_for(lambda: not scraped(), "an agent without metrics", scraped)
@@ -184,6 +200,24 @@ def test_status_tells_of_starts_that_leave_no_event(node: Wirable) -> None:
     pod.remove()
 
 
+def tells_of_a_policy(node: Wirable, pod: Pod, name: str) -> None:
+    """Whoever answers the first start after a change, one event says which policy took force, in place of which."""
+
+    def loaded() -> list[dict[str, Any]]:
+        return [event for event in node.events() if event["event"] == "policy.loaded"]
+
+    before, path = loaded(), node.booted.path(POLICY_FILE)
+    text = f"{POLICY}# {name}\n"
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+    assert_put_back(pod, name=name)
+    wait_for(lambda: len(loaded()) > len(before), "the event")
+    [*earlier, event] = loaded()
+    assert (earlier, event["mode"]) == (before, "Enforce")
+    assert event["before"] == before[-1]["policy"]["sha256"]
+    assert event["policy"]["sha256"] == hashlib.sha256(text.encode()).hexdigest()
+
+
 def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     said = node.install("--no-agent", "--no-probe").stdout
     assert "Note: every container start is cold: --no-agent\n" in said
@@ -192,6 +226,7 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     assert not node.booted.path("/usr/local/sbin/reassert-hook").exists()
     pod = node.hostile_pod("runc")
     assert_put_back(pod, name="c4")
+    tells_of_a_policy(node, pod, "cold")
     assert "Agent: none, every container start is cold: --no-agent\n" in node.node("status").stdout + "\n"
     # as before, until it is said anew; neither restarts containerd
     pid = node.pid()
@@ -199,6 +234,9 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     node.install("--agent", "--no-probe")
     assert is_active(node)
     assert_put_back(pod, name="c5")
+    tells_of_a_policy(node, pod, "warm")
+    changes = [event["event"] for event in node.events() if event["event"].startswith("node.")]
+    assert changes[-2:] == ["node.install", "node.install"]
     node.install("--no-agent", "--no-probe")
     assert [node.booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
     assert_put_back(pod, name="c6")

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from e2e.cri.client import CriError, wait_for
+from e2e.cri.client import CriError
 from e2e.cri.hostile import ENV
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
@@ -88,8 +87,8 @@ def test_it_says_of_each_container_whether_the_policy_is_in_force(node: Wirable)
     assert audited(node) == (0, {})
 
 
-def test_the_plugins_service_counts_no_drift_that_the_wrapper_put_right(node: Wirable) -> None:
-    """The plugin is away while a pod is created, and its unit allows no look at processes."""
+def test_drift_is_audited_under_nri_too_and_told_once(node: Wirable) -> None:
+    """The plugin is away while a pod is created, which the wrapper corrects."""
     node.booted.wait_for_cri()
     old = node.booted.cri.run_pod("runc", name="old")
     older = old.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
@@ -98,17 +97,18 @@ def test_the_plugins_service_counts_no_drift_that_the_wrapper_put_right(node: Wi
     new = node.booted.cri.run_pod("runc", name="new")
     newer = new.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
     assert "NVIDIA_VISIBLE_DEVICES=void" in newer.environ()
-    node.booted.path("/var/log/reassert/events.jsonl").unlink()
     node.booted.run("systemctl", "start", "reassert-nri.service")
-
-    def drifted() -> list[str]:
-        log = node.booted.path("/var/log/reassert/events.jsonl")
-        events = node.events() if log.exists() else []
-        return [event["id"] for event in events if event["event"] == "container.drifted"]
-
-    wait_for(lambda: older.id in drifted(), "the report of drift")
-    time.sleep(0.5)  # the other container comes in the same round
-    assert drifted() == [older.id]
+    for _ in range(2):
+        node.node("status", "--record")
+        told = [event for event in node.events() if event["event"] == "container.drifted"]
+        [event] = [event for event in told if event["id"] == older.id]
+        kept = node.booted.path("/var/lib/reassert/drift.json")
+        when, *rest = json.loads(kept.read_text())
+        assert (older.id in rest[2], newer.id in rest[2], len(rest[2]), when > 1) == (True, False, rest[0], True)
+        kept.write_text(json.dumps([1, *rest]))  # a look of long ago: the next one audits again
+    assert (event["id"], event["container"]) == (older.id, {"namespace": "default", "pod": "old", "container": "c"})
+    assert ("gpu", "NVIDIA_VISIBLE_DEVICES") in {(each["rule"], each["name"]) for each in event["differences"]}
+    assert "before the install" in event["message"]
     assert audited(node)[1]["default/new/c"]["state"] == "in policy"
     old.remove()
     new.remove()

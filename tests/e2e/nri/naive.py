@@ -63,12 +63,10 @@ def naive_plugin(node: Node, nri: Path, adjust: Adjust, index: str = "10") -> It
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(nri))
     plugin = Plugin(connection, decider, "naive", index)
-    ready = threading.Event()
-    decider.look_at_running = lambda *_: ready.set() or 0  # type: ignore[method-assign,func-returns-value]  # tells the test that it was called
     thread = threading.Thread(target=plugin.run)
     thread.start()
     try:
-        wait_for(ready.is_set, "the naive plugin's connection")
+        wait_for(plugin.connected.is_set, "the naive plugin's connection")
         yield decider
     finally:
         connection.shutdown(socket.SHUT_RDWR)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
-from typing import Any
 
 import pytest
 from unit.kubelet import entry, write_checkpoint
@@ -17,7 +15,6 @@ from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
-from e2e.nri.test_override import ENV, OVERRIDDEN
 from e2e.support import REASSERT, Node
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -54,29 +51,6 @@ def test_launched_from_the_plugin_directory(launched: Containerd, start_pod: Sta
     log = launched.view("var/log/reassert/events.jsonl").read_text()
     events = [json.loads(line) for line in log.splitlines()]
     assert next(event for event in events if event.get("id") == container.id)["adapter"] == "nri"
-
-
-def test_drift_of_a_running_container_is_reported_and_left_alone(
-    start_pod: StartPod, start_plugin: StartPlugin, node: Node, evil: Path
-) -> None:
-    pod = start_pod("bare")
-    before = pod.run(name="before", image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")])
-    first = start_plugin()
-
-    def drifted() -> list[dict[str, Any]]:
-        return [event for event in node.logged() if event["event"] == "container.drifted"]
-
-    wait_for(lambda: bool(drifted()), "the report of drift")
-    [event] = drifted()
-    assert (event["id"], event["applied"]) == (before.id, False)
-    assert {edit["name"] for edit in event["edits"]} == {*OVERRIDDEN, "/etc/ssl"}
-    assert reserved_in(before.environ()) == OVERRIDDEN
-    good = pod.run(name="good", image=PLAIN, env=[(VISIBLE, "all")], mounts=[(str(evil), "/etc/ssl")])
-    first.close()
-    node.events.unlink()
-    start_plugin()
-    wait_for(lambda: bool(drifted()), "the second report of drift")
-    assert good.id not in [event["id"] for event in drifted()]  # what NRI made of ours is no drift
 
 
 def test_pod_labels_decide(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:

@@ -124,7 +124,7 @@ def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin
     pods = [start_pod("bare") for _ in range(4)]
     for number in range(12):
         pods[number % 4].create(name=f"long-{number}", env=long_env(500_000))
-    plugin = start_plugin()
+    start_plugin()
     names = map("c{}".format, count())
 
     def adjusted() -> bool:  # the first may come before the runtime has said it all
@@ -132,8 +132,6 @@ def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin
         return reserved_in(container.environ()) == RESERVED
 
     wait_for(adjusted, "an adjusted container")
-    events = [line["event"] for line in plugin.said()]
-    assert events.count("nri.unread") == ("1.7" in containerd.cri.version()) * events.count("nri.connected")
 
 
 def test_annotations_that_steer_a_runtime_do_not_arrive(

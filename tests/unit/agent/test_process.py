@@ -165,7 +165,7 @@ def test_what_it_answered_is_in_its_status_and_in_its_last_event(agent: Process)
     agent.end()
     assert agent.notified.recv(4096) == b"STOPPING=1"
     [event] = agent.logged("ended")
-    assert {key: event[key] for key in counts} == counts
+    assert {key: event["answers"][key] for key in counts} == counts
     assert (event["level"], event["message"]) == ("info", "answered 3 container starts and hooks")
     assert os.listdir(agent.directory / "run") == []
     assert (agent.directory / "stderr").read_bytes() == b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from hook import __version__
+from hook.core.base.logfile import LOST
 from hook.node.change.files import State
 from hook.node.change.record import OwnerRecord
 from hook.node.choice import adapters_of
@@ -95,17 +97,6 @@ def test_what_crio_has_not_loaded_is_not_wired(node: Machine) -> None:
     assert (exit_status, found["problems"][0].startswith("crio: it is not known whether it is wired:")) == (1, True)
 
 
-@pytest.mark.parametrize(("adapters", "hinted"), [("nri", True), ("nri,runtime", False), ("runtime", False)])
-def test_exec_env_that_nri_does_not_show_is_a_hint_without_the_wrapper(
-    adapters: str, hinted: bool, node: Machine
-) -> None:
-    install(adapters)
-    _, found = status()
-    hints = found["hints"]
-    assert not [problem for problem in found["problems"] if "out of date" in problem]
-    assert any("kubectl exec --env" in hint and "--adapter nri,runtime" in hint for hint in hints) is hinted
-
-
 def test_a_node_that_is_not_wired_has_a_status_of_its_own(node: Machine) -> None:
     node.file("/etc/crio/crio.conf", 'crio.runtime.hooks_dir = ["/run/hooks.d"]\n')
     node.file("/run/hooks.d/reassert.json", '{"stages": ["precreate"]}')
@@ -169,7 +160,7 @@ def test_it_starts_with_the_evidence(node: Machine) -> None:
     about = found["policy"]
     assert about["rules"] == {"enforced": 1, "tried": 1}
     assert policy == (
-        f"policy     /etc/reassert/policy.yaml, sha256 {about['sha256']}, Enforce, rules: 1 enforced, 1 tried, "
+        f"policy     /etc/reassert/policy.yaml, sha256 {about['sha256']}, Mixed, rules: 1 enforced, 1 tried, "
         f"since {about['since']}"
     )
     assert (state, found["state"]) == ("state      protected", "protected")
@@ -254,6 +245,7 @@ LOGS: dict[str, tuple[Callable[[Path], object], str]] = {
 def test_event_log_that_cannot_be_written_is_a_problem(node: Machine) -> None:
     install()
     log = Path(LOG)
+    log.parent.rename("/var/log/of-the-install")
     for name, (make, why) in LOGS.items():
         log.parent.mkdir()
         make(log)
@@ -264,6 +256,25 @@ def test_event_log_that_cannot_be_written_is_a_problem(node: Machine) -> None:
         assert (log.is_fifo() or log.exists()) == before
         if log.parent.exists():
             log.parent.rename(f"/var/log/{name}")
+
+
+def test_a_full_disk_and_events_that_were_lost_are_said(node: Machine) -> None:
+    install()
+    log, lost = Path(LOG), Path(LOST)
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("")
+    lost.parent.mkdir(exist_ok=True)
+    lost.write_text("..")
+    os.utime(lost, (2e9, 2e9))
+    exit_status, found = status()
+    said = f"{log} did not take 2 of the events since the node was booted, the last at 2033-05-18T03:33:20.000000Z"
+    assert (exit_status, found["problems"]) == (1, [said])
+    os.utime(lost, (1, 1))
+    exit_status, found = status()
+    assert (exit_status, found["problems"], "did not take 2" in " ".join(found["hints"])) == (0, [], True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", log.parent], check=True)
+    log.write_bytes(b"x" * 4096)
+    assert status()[1]["problems"] == [f"the event log {log} cannot be written: the disk is full; no event is logged"]
 
 
 def test_engines_beside_the_one_that_is_verified_are_named(node: Machine) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from hook.core.policy.store import STORE
 from hook.node import wired
+from hook.node.change import journal
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.services import PLUGIN
 from unit.ownmachine import Machine
@@ -40,6 +40,9 @@ def test_a_change_is_an_event_and_what_is_not_known_is_no_sample(machine: Machin
         assert (wired.last_look(), said()) == ({CRUN: 1}, [])
         hooks.unlink()
         load()
+        with journal.locked():  # an install has written its files, and the engine was not restarted yet
+            wired.record(record)
+        assert (wired.last_look(), said(), wired.gaps()) == ({CRUN: 1}, [], [])
         for _ in range(2):
             wired.record(record)
             assert wired.last_look() == {CRUN: 0}
@@ -52,12 +55,16 @@ def test_a_change_is_an_event_and_what_is_not_known_is_no_sample(machine: Machin
         load()
         wired.record(record)
         assert (wired.last_look(), said()) == ({CRUN: 1}, ["handler.wired info"])
+    [[*handler, start, end]] = wired.gaps()
+    assert (tuple(handler), 0 < start <= end) == (CRUN, True)
     looked = Path(STORE, wired.FILE)
     when, *rest = json.loads(looked.read_text())
     looked.write_text(json.dumps([when - wired.SECONDS - 1, *rest]))
     assert wired.last_look() == {}
     wired.forget()
-    assert not os.path.lexists(looked)
+    assert (wired.last_look(), len(wired.gaps())) == ({}, 1), (
+        "audit needs to know when containers came without reassert"
+    )
 
 
 def test_the_plugin_counts_where_it_is_a_service_of_the_node(machine: Machine) -> None:

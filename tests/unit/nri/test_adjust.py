@@ -17,7 +17,7 @@ from hook.core.plan import Plan, plan
 from hook.core.reserve import Edit
 from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
-from hook.nri.adjust import Adjustment, adjust, in_order, predicted_mounts, still_wrong
+from hook.nri.adjust import Adjustment, adjust, in_order, predicted_mounts
 from unit.nri.support import RESPONSE
 from unit.support import POD, bind, policy
 
@@ -194,36 +194,6 @@ def test_mounts_are_in_order_of_their_depth_and_then_of_their_text() -> None:
 def test_what_is_let_through_stays(ca: Path) -> None:
     found, denials = mounts_after(["/etc/ssl/private"], ca, True, allowBelow=["/etc/ssl/private"])
     assert (found, denials) == ([("/etc/ssl", str(ca)), ("/etc/ssl/private", "/pod")], [])
-
-
-def drifted(env: list[str], mounts: list[dict[str, object]], *rules: dict[str, Any]) -> list[str]:
-    container = Container(POD, Start(env, mounts))
-    return [edit.name for edit in still_wrong(planned(container, *rules), container)]
-
-
-@pytest.mark.parametrize("removes", [True, False])
-@pytest.mark.parametrize("paths", [[], ["/etc/ssl"], ["/etc/ssl/certs"], ["/etc//ssl/", "/etc/ssl"], ["/var/deep/er"]])
-def test_what_an_adjustment_made_of_a_container_is_no_drift(ca: Path, paths: list[str], removes: bool) -> None:
-    there = [bind("/proc"), *(bind(path) for path in paths), bind("/var/run/secrets/token")]
-    container = Container(POD, Start([], there))
-    adjustment, denials = adjust(planned(container, company(ca)), container, removes)
-    assert denials == []
-    assert drifted([], predicted_mounts(there, adjustment), company(ca)) == []
-    assert drifted([], there, company(ca)) == ["/etc/ssl"]
-
-
-@pytest.mark.parametrize("at", ["/etc", "/etc/ssl", "/etc/ssl/certs", "/etc/ssl/link"])
-def test_mount_that_hides_the_reserved_one_is_drift(ca: Path, at: str) -> None:
-    adjustment, _ = adjust(planned(Container(POD, Start([], [])), company(ca)), Container(POD, Start([], [])), True)
-    rule = company(ca, volumesAbove="Allow")
-    assert drifted([], [*adjustment.mounts, bind(at, str(ca / "link"))], rule) == ["/etc/ssl"]
-
-
-def test_drift_of_env_is_what_processes_have(ca: Path) -> None:
-    """The last value of a name counts, for the hook as for running containers."""
-    assert drifted(["GPU=all", "GPU=void"], [], gpu()) == []
-    assert drifted(["GPU=void", "GPU=all"], [], gpu()) == ["GPU"]
-    assert drifted(["GPU=void"], [], gpu(None)) == ["GPU"]
 
 
 @pytest.mark.parametrize("removes", [True, False])

@@ -14,7 +14,7 @@ from hook.core.base.errors import Unacceptable
 from hook.core.container.identity import APP_TYPES
 from hook.core.policy.model import select
 from hook.nri import ttrpc
-from hook.nri.creation import identify
+from hook.nri.creation import identify, removes_mounts, sends_cdi_devices, version_at_least
 from hook.nri.requested import Mounts
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
@@ -277,3 +277,22 @@ def test_a_pods_annotation_that_steers_the_sentry_refuses_its_containers(
         answer = plugin.create([], pod={"runtime_handler": handler, "annotations": {key: "tmpfs"}})
         assert (answer.status.code == 0) == starts
         assert starts or f"annotation {key}" in answer.status.message
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "found"),
+    [
+        ("containerd", "1.7.24", (False, False)),
+        ("containerd", "v2.0.0-rc.1", (True, False)),
+        ("containerd", "2.2.9", (True, False)),
+        ("containerd", "2.3.0", (True, True)),
+        ("containerd", "10.0", (True, True)),
+        ("containerd", "", (False, False)),
+        ("cri-o", "2.3.0", (False, False)),
+    ],
+)
+def test_what_a_runtimes_nri_can_do_is_known_of_its_version(
+    engine: str, version: str, found: tuple[bool, bool]
+) -> None:
+    assert (removes_mounts(engine, version), sends_cdi_devices(engine, version)) == found
+    assert not version_at_least(engine, version, {})

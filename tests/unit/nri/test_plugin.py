@@ -132,22 +132,6 @@ def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_ne
         assert plugin.metric("reassert_policy_held_back") == 1
 
 
-def test_drift_of_running_containers_is_reported_and_nothing_changed(root_dir: Path) -> None:
-    with running(root_dir, POLICY) as plugin:
-        synchronize = ttrpc.get("SynchronizeRequest")
-        first, second, stopped = (create_request([f"GPU={value}"]) for value in ("all", "void", "all"))
-        for number, (request, state) in enumerate(((first, 3), (second, 3), (stopped, 4))):
-            request.container.id, request.container.state = f"c{number}", state
-        answer = plugin.peer.call("Synchronize", synchronize(pods=[first.pod], containers=[first.container], more=True))
-        assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is True
-        answer = plugin.peer.call("Synchronize", synchronize(containers=[second.container, stopped.container]))
-        assert answer.payload == b""
-        wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)
-        [event] = [line for line in plugin.logged() if line["event"] == "container.drifted"]
-        assert (event["id"], event["applied"], event["level"]) == ("c0", False, "warning")
-        assert plugin.metric("reassert_drift_total", rule="gpu", kind="env") == 1
-
-
 def slow(plugin: Running, name: str) -> threading.Event:
     """Let containers of this name wait for an event, as a hanging file system would."""
     plugin.decider.slow = name
@@ -360,23 +344,13 @@ def test_containers_with_too_much_env_do_not_keep_the_plugin_away(root_dir: Path
         answer = plugin.peer.call("Synchronize", synchronize)
         assert (answer.status.code, answer.payload) == (0, b"")
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
-        [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
-        assert "Synchronize was answered unread: a message of 45" in event["message"]
-        assert plugin.metric("reassert_errors_total", kind="decision") == 1
 
 
-def test_a_list_in_parts_is_not_kept_without_end(root_dir: Path) -> None:
-    with running(root_dir, POLICY, list_bytes=1000) as plugin:
-        create = create_request(["GPU=all", "A=" + "x" * 600], state=3)
-        synchronize = ttrpc.get("SynchronizeRequest")
+def test_a_list_in_parts_is_asked_for_to_its_end(root_dir: Path) -> None:
+    with running(root_dir, POLICY) as plugin:
         for more in (True, True, False):
-            part = synchronize(pods=[create.pod], containers=[create.container], more=more)
-            answer = plugin.peer.call("Synchronize", part)
+            answer = plugin.peer.call("Synchronize", ttrpc.get("SynchronizeRequest")(more=more))
             assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is more
-        [event] = [line for line in plugin.logged() if line["event"] == "nri.unread"]
-        assert "bytes; the limit is 1000" in event["message"]
-        plugin.peer.call("Synchronize", synchronize(pods=[create.pod], containers=[create.container]))
-        wait_until(lambda: plugin.metric("reassert_drifted_containers") == 1)  # the next list is looked at
 
 
 def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(root_dir: Path) -> None:

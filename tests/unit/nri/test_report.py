@@ -9,7 +9,7 @@ from typing import TextIO
 
 import pytest
 
-from hook.nri.report import POLICY, Report
+from hook.nri.report import CONNECTED, Report
 from hook.ops.metrics.prometheus import Metrics
 
 
@@ -23,7 +23,7 @@ def test_a_standard_output_that_takes_nothing_stops_nobody(
     metrics = Metrics()
     for number in range(2):
         report = Report(str(root_dir / "events.jsonl"), metrics)
-        report.plugin(POLICY, "info", str(number))
+        report.plugin(CONNECTED, "info", str(number))
         report.close(60)
         assert (metrics.registry.get_sample_value("reassert_errors_total", {"kind": "log"}) or None) == (
             errors and errors + number

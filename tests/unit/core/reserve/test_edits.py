@@ -186,9 +186,17 @@ def test_mount_is_not_in_place_where_another_comes_after_it() -> None:
     assert is_in_place(bind("/a"), OURS)
     assert is_in_place(OURS, bind("/m/n/x"))
     assert not is_in_place(OURS, bind("/m")), "it shadows ours"
-    assert not is_in_place(OURS, bind("/a")), "/a could be a link to what lies above"
-    assert not is_in_place(OURS, OURS)
     assert not is_in_place({**OURS, "options": ["rbind", "ro"]})
+
+
+def test_a_right_mount_goes_behind_all_others_and_that_is_no_edit() -> None:
+    """Another one could be a link to what lies above."""
+    node = policy({"name": "r", "mounts": [MOUNT], "onConflict": "Deny"})
+    for there in ([OURS, bind("/a")], [OURS, bind("/a"), OURS]):
+        target = container(mounts=there).start
+        decided = plan(node, container(mounts=there))
+        decided.apply(target)
+        assert (decided.is_empty(), target.mounts) == (True, [bind("/a"), OURS])
 
 
 def test_more_mounts_at_a_reserved_path_than_anybody_needs_are_refused() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from hook import __version__
 from hook.core import events
 from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
@@ -248,6 +249,8 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
     assert verify(ENGINE, [RUNC], POLICY, local(protect), "json") == 0
     report = json.loads(capsys.readouterr().out)
     assert report.pop("policy")["path"] == "policy.yaml"
+    assert [report.pop(name) for name in ("node", "version")] == [os.uname().nodename, __version__]
+    assert report.pop("time").endswith("Z")
     assert report == {
         "engine": "containerd 2.1",
         "handlers": [
@@ -270,6 +273,16 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
         "protected": True,
         "nothingToVerify": None,
     }
+
+
+def test_a_rule_in_audit_mode_beside_enforced_ones_is_not_untried(
+    local: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enforced = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]}
+    staged = policy(enforced, {"name": "tried", "mode": "Audit", "env": [{"name": "B", "value": "1"}]})
+    assert staged.mode == "Mixed"
+    assert verify(ENGINE, [RUNC], staged, local(protect), "json") == 0
+    assert json.loads(capsys.readouterr().out)["rulesNotTried"] == []
 
 
 def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:

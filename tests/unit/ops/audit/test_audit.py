@@ -72,6 +72,7 @@ def test_the_table_names_the_container_where_it_leaves_out_differences() -> None
         (150, None, {}, "before this policy, which came at 1970-01-01 00:03:20 UTC"),
         (250, Decision("older", Reserved({}, []), [], None, True), {}, "under an earlier policy"),
         (250, Decision(POLICY.fingerprint, Reserved({}, []), [], None, True), {}, "changed since it was created"),
+        (310, None, {}, "while handler runc was not wired (1970-01-01 00:05:00 UTC to 1970-01-01 00:05:30 UTC)"),
         (250, None, {"containerd": ["nri", "hook"]}, "the NRI plugin was away"),
         (250, None, {"containerd": ["runtime"]}, "a runtime or handler that is not wired"),
         (250, None, {"cri-o": ["runtime"]}, "containerd is not wired"),
@@ -79,7 +80,8 @@ def test_the_table_names_the_container_where_it_leaves_out_differences() -> None
     ],
 )
 def test_why(created: float, decision: Decision | None, more: dict[str, list[str]], why: str) -> None:
-    known = Round(POLICY, compiled=200, installed=100, adapters=more)
+    gaps = (("containerd", "runc", 300, 330), ("cri-o", "runc", 200, 0))
+    known = Round(POLICY, compiled=200, installed={"containerd": 100}, adapters=more, gaps=gaps)
     running = Running("0a", 1, 1, "/b", "", created, identity=Identity("containerd", True))
     assert why in known.why(running, decision)
 
@@ -92,7 +94,7 @@ def test_why_knows_an_engine_by_both_of_its_names(wired: str, engine: str, machi
     part = {"adapters": ["runtime"], "runtimeClass": None, "files": {}, "references": [], "directories": []}
     record = {"parts": {wired: {**part, "units": [], "notes": {}}}}
     machine.file("/var/lib/reassert/node/installed.json", json.dumps(record))
-    known = replace(read_round("/nowhere/p.yaml", "/nowhere/s"), policy=POLICY, installed=0.0)
+    known = replace(read_round("/nowhere/p.yaml", "/nowhere/s"), policy=POLICY, installed={})
     running = Running("0a", 1, 1, "/b", "", 250, identity=Identity(engine, True))
     assert "a runtime or handler that is not wired" in known.why(running, None)
 

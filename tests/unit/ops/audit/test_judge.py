@@ -12,7 +12,7 @@ from hook.core.plan import Plan, plan
 from hook.core.reserve import Reserved
 from hook.entry.write_spec import Decision, stamp
 from hook.ops.audit.inventory import Running
-from hook.ops.audit.judge import INSIDE, Difference, Judge, actual, has_mount, really_wrong
+from hook.ops.audit.judge import INSIDE, Difference, Judge, actual, has_mount
 from hook.ops.audit.process import Process
 from unit.support import POD, bind, policy, spec
 
@@ -87,9 +87,3 @@ def test_mount_of_config_json_is_known_by_path_and_hostpath() -> None:
     assert has_mount(started, "/etc/ssl", "/srv/ca")
     assert not has_mount(started, "/etc/ssl", "/srv")
     assert not has_mount(started, "/etc", "/srv/ca")
-
-
-@pytest.mark.root
-def test_container_that_cannot_be_looked_at_is_unknown() -> None:
-    """Then the record of its runtime counts."""
-    assert really_wrong("no such container", lambda start: pytest.fail("there is none")) is None

@@ -51,7 +51,7 @@ def test_pods_of_a_workload_are_one_line_with_starts_and_times() -> None:
     found += [event("would-deny", "web-7c5ddbdf54-x2k9p", 30, edits=[NVIDIA], denials=[DENIED], **audit)]
     workload = one(*found)
     assert (workload.namespace, workload.name, workload.starts) == ("team-a", "web", 9)
-    assert {name: count for name, count in workload.outcomes.items() if count} == {"wouldChange": 8, "wouldRefuse": 1}
+    assert {name: count for name, count in workload.outcomes.items() if count} == {"wouldOverride": 8, "wouldRefuse": 1}
     assert (workload.first, workload.last) == ("2026-01-01T00:01:00.000000Z", "2026-01-01T00:30:00.000000Z")
     assert workload.requests() == [
         "remove env NVIDIA_VISIBLE_DEVICES of container app from the pod and its image: "
@@ -75,8 +75,36 @@ def test_two_events_of_one_container_are_one_start() -> None:
     """NRI's, and the one of the hook behind it."""
     asked = event("edited", "web", 1, adapter="nri", asked=True, applied=False, edits=[NVIDIA])
     workload = one(asked, event("edited", "web", 1, adapter="hook", edits=[MOUNT]))
-    assert (workload.starts, workload.outcomes["changed"]) == (1, 1)
+    assert (workload.starts, workload.outcomes["overridden"]) == (1, 1)
     assert [item.starts for item in workload.items.values()] == [1, 1]
+
+
+def test_a_container_that_the_hook_refuses_behind_nri_is_not_changed_too() -> None:
+    asked = event("edited", "web", 1, adapter="nri", asked=True, applied=False, edits=[NVIDIA])
+    refused = event("denied", "web", 1, adapter="hook", denials=[DENIED])
+    workload = one(asked, refused)
+    assert {name: count for name, count in workload.outcomes.items() if count} == {"refused": 1}
+    of_an_exec = event("denied", "web", 1, denials=[DENIED])
+    assert one(event("edited", "web", 1, edits=[NVIDIA]), of_an_exec).outcomes["overridden"] == 1
+
+
+def test_additions_overrides_and_trials_are_told_apart() -> None:
+    tried = {**NVIDIA, "mode": "Audit"}
+    found = [
+        event("edited", "web", 1, edits=[CA]),
+        event("edited", "web", 2, edits=[CA, MOUNT]),
+        event("edited", "web", 3, edits=[CA, tried], tried=True),
+        event("edited", "web", 4, edits=[CA], mode="Audit", applied=False),
+    ]
+    workload = one(*found)
+    counts = {name: count for name, count in workload.outcomes.items() if count}
+    assert counts == {"added": 2, "overridden": 1, "wouldOverride": 1, "wouldAdd": 1}
+    assert [(item.what, item.starts) for item in workload.items.values()] == [
+        ("env REQUESTS_CA_BUNDLE is added", 3),
+        ("mount /etc/ssl is replaced", 1),
+        ("env NVIDIA_VISIBLE_DEVICES would be replaced", 1),
+        ("env REQUESTS_CA_BUNDLE would be added", 1),
+    ]
 
 
 def test_probes_and_events_about_no_container_are_not_counted() -> None:
@@ -99,7 +127,7 @@ def test_the_owner_of_a_container_outside_kubernetes_is_found_by_name_or_id() ->
     found = [event("edited", "", number, edits=[NVIDIA], id=f"{number}{'a' * 63}") for number in range(4)]
     text = as_text(summarise([*found, event("denied", "", 9, container={"container": "db"}, denials=[reason])]))
     assert "unknown" not in text
-    assert " containers outside Kubernetes  4 changed" in text
+    assert " containers outside Kubernetes  4 overridden" in text
     ids = ", ".join(f"{number}{'a' * 11}" for number in range(3))
     assert f"- Ask the owner of the containers outside Kubernetes ({ids}, …) to remove env NVIDIA" in text
     assert "from the container and its image: rule gpu replaces it." in text
@@ -143,7 +171,7 @@ def test_table_and_json(tmp_path: Path) -> None:
     log = write(tmp_path / "l", [event("denied", "web-0", edits=[NVIDIA], denials=[DENIED])])
     write(tmp_path / "l.1", [event("edited", "web-1", 2, edits=[NVIDIA]), event("edited", "other", 3, edits=[CA])])
     text = report(log)
-    assert "team-a       web         1 refused, 1 changed" in text
+    assert "team-a       web         1 refused, 1 overridden" in text
     assert "- Ask the owner of team-a/web to remove env NVIDIA_VISIBLE_DEVICES of container app" in text
     found = json.loads(report(log, "-o", "json"))
     assert [(each["workload"], each["starts"], each["pods"]) for each in found["workloads"]] == [
@@ -236,8 +264,8 @@ def test_what_only_tried_rules_would_do_is_not_said_to_be_done() -> None:
     changed = event("edited", "web", 1, edits=edits, **tried)
     refused = event("would-deny", "db", 2, edits=edits, denials=denials, **tried)
     summary = summarise([changed, refused])
-    assert {each.name: each.outcomes["wouldChange"] for each in summary.workloads} == {"db": 0, "web": 1}
-    assert not any(each.outcomes["changed"] for each in summary.workloads)
+    assert {each.name: each.outcomes["wouldOverride"] for each in summary.workloads} == {"db": 0, "web": 1}
+    assert not any(each.outcomes["overridden"] for each in summary.workloads)
     assert "the policy would change or refuse containers of 2 workloads; 1 of them would have a" in as_text(summary)
     enforced = event("edited", "api", 3, edits=[MOUNT, *edits], tried=True)
     text = as_text(summarise([changed, refused, enforced]))
@@ -246,4 +274,6 @@ def test_what_only_tried_rules_would_do_is_not_said_to_be_done() -> None:
 
 
 def test_an_enforced_edit_beside_a_tried_one_is_a_change() -> None:
-    assert one(event("edited", "web", tried=True, edits=[MOUNT, {**NVIDIA, "mode": "Audit"}])).outcomes["changed"] == 1
+    assert (
+        one(event("edited", "web", tried=True, edits=[MOUNT, {**NVIDIA, "mode": "Audit"}])).outcomes["overridden"] == 1
+    )

@@ -25,6 +25,7 @@ from hook.core.policy.compiler import refresh
 from hook.node import wired
 from hook.node.metrics import check_directory
 from hook.node.probe import report
+from hook.ops.audit import drift
 from hook.ops.metrics import service
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState, expiries
@@ -59,7 +60,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
         event("error", "a", 6, errors=[{"rule": "", "message": "x"}]),
         event("edited", "a", 7, adapter="nri", start="", applied=False, asked=True, edits=[NVIDIA]),
         event("would-deny", "a", 11, tried=True, applied=True, edits=[CA], denials=[{**DENIED, "mode": "Audit"}]),
-        event("drifted", "a", 8, adapter="nri", edits=[NVIDIA]),
+        event("drifted", "a", 8, adapter="audit", differences=[{"rule": "gpu", "kind": "env", "name": "N"}]),
         event("denied", "a", 9, probe=True, denials=[DENIED]),
         {"event": "policy.held", "adapter": "precreate", "start": "cold"},
         {"event": "agent.ended", "adapter": "agent"},
@@ -99,7 +100,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
 def test_what_this_process_counts_itself_is_not_counted_twice(root_dir: Path) -> None:
     metrics, path = Metrics(), root_dir / "events.jsonl"
     counter = LogCounter(str(path), str(root_dir), metrics, own=("nri",))
-    log(path, event("edited", "a", 1, adapter="nri", edits=[NVIDIA]), event("drifted", "a", 2, adapter="nri"))
+    log(path, event("edited", "a", 1, adapter="nri", edits=[NVIDIA]))
     counter.count()
     assert not [name for name in samples(metrics) if name.startswith(("reassert_containers", "reassert_edits"))]
 
@@ -131,6 +132,9 @@ def test_the_first_events_of_a_node_count_though_the_agent_ends_before_it_has_co
 # -- the node
 
 
+DRIFT = {"reassert_drifted_containers", "reassert_unseen_containers"}
+
+
 @pytest.fixture
 def policy(root_dir: Path) -> Path:
     source = root_dir / "policy.yaml"
@@ -152,9 +156,12 @@ def authorities() -> list[float]:
 
 def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> None:
     metrics = Metrics()
+    unseen = {"reassert_policy_held_back", "reassert_policy_compiled_timestamp_seconds", *DRIFT}
+    assert not unseen & samples(metrics).keys(), "nobody has looked"
     state = NodeState(metrics, str(policy), str(root_dir / "store"), has_plugin=False)
     state.refresh()
     assert samples(metrics)["reassert_policy_held_back"] == 1, "never compiled"
+    assert samples(metrics).keys() & unseen == unseen - DRIFT
     refresh(str(policy), str(root_dir / "store"))
     report.record_result("containerd", 1, ["rule/*"], str(root_dir / "store"))
     report.record_result("docker", 0, [], str(root_dir / "store"))
@@ -171,6 +178,14 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     ]
     assert found['reassert_verify_exit_status{engine="containerd"}'] == 1
     assert abs(found['reassert_verify_timestamp_seconds{engine="docker"}'] - time.time()) < 60
+    kept = root_dir / "store" / drift.FILE
+    kept.write_text(json.dumps([int(time.time()), 3, 1, []]))
+    state.refresh()
+    assert {name: samples(metrics)[name] for name in DRIFT} == dict(zip(sorted(DRIFT), (3, 1), strict=True))
+    for when in (time.time() - drift.SECONDS - 1, time.time() + 3600):
+        kept.write_text(json.dumps([int(when), 3, 1, []]))
+        state.refresh()
+        assert not DRIFT & samples(metrics).keys()
     policy.write_text("spec: [")
     refresh(str(policy), str(root_dir / "store"))
     state.refresh()

@@ -1,0 +1,65 @@
+"""The event log of a node says which policy is in force since when, and what became of an edit, whoever compiles it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from hook.core.base.logfile import LOST
+from hook.core.events import EVENTS
+from hook.core.policy.store import SOURCE, load
+from unit.ownmachine import Machine
+from unit.support import document
+
+RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
+TRIED = {"name": "tried", "mode": "Audit", "env": [{"name": "B", "value": "1"}]}
+
+
+def told() -> list[dict[str, Any]]:
+    """The events since the last call."""
+    log = Path(EVENTS)
+    lines = log.read_text().splitlines() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return [json.loads(line) for line in lines]
+
+
+def loaded(text: str) -> str:
+    """Put a policy in place by rename, as a start of a container finds it; its sha256."""
+    Path(SOURCE).parent.mkdir(exist_ok=True)
+    Path(f"{SOURCE}.new").write_text(text)
+    Path(f"{SOURCE}.new").rename(SOURCE)
+    load()
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def test_a_change_is_told_once_with_both_hashes_mode_and_rules(machine: Machine) -> None:
+    first = loaded(document(RULE))
+    [event] = told()
+    assert (event["event"], event["level"], event["before"]) == ("policy.loaded", "info", None)
+    assert (event["policy"], event["mode"]) == ({"path": SOURCE, "sha256": first}, "Enforce")
+    assert event["rules"] == {"enforced": 1, "tried": 0}
+    load()
+    loaded(document(RULE))
+    assert told() == [], "the same content"
+    second = loaded(document(RULE, TRIED))
+    [event] = told()
+    assert (event["before"], event["policy"]["sha256"], event["mode"]) == (first, second, "Mixed")
+    assert event["rules"] == {"enforced": 1, "tried": 1}
+
+
+def test_an_edit_that_is_held_back_and_taken_back_is_told(machine: Machine) -> None:
+    good = loaded(document(RULE))
+    told()
+    loaded("spec: [")
+    [held] = told()
+    assert (held["event"], held["level"], held["policy"]["sha256"]) == ("policy.held", "warning", good)
+    assert held["message"].startswith(f"{SOURCE} is not in force: {SOURCE}:1:")
+    loaded(document(RULE))
+    [again] = told()
+    assert (again["event"], again["before"], again["policy"]["sha256"]) == ("policy.loaded", good, good)
+    Path(EVENTS).mkdir()
+    loaded(document(RULE, TRIED))
+    loaded(document(TRIED))
+    assert Path(LOST).stat().st_size == 2, "counted where a full disk does not matter"
