@@ -26,6 +26,10 @@ from hook.node.engines.registry import Removed
 from hook.node.errors import NodeError
 from hook.node.sources import problems_and_hints
 from hook.node.status import as_json, as_table, shown
+from hook.node.terminal import counted
+
+_SERVICES = ("containerd.service", "crio.service", "docker.service")
+"""The units of engines, about which `status` asks once."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -158,8 +162,8 @@ def _layout(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     asked = requested_change(options, copy=False)
     _warn(asked)
+    _say_changes(asked.rewiring)
     print(shown(asked.rewiring.differences()) or "Nothing to change.")
-    _say_restart(asked.rewiring)
     return 0
 
 
@@ -172,10 +176,16 @@ def _warn(asked: RequestedChange) -> None:
         _say(f"Note: {hint}")
 
 
-def _say_restart(rewiring: Rewiring) -> None:
-    if rewiring.restarts():
-        engine = rewiring.engine
-        print(f"{engine.title} would be {engine.verb}ed; {engine.restart_note}.")
+def _say_changes(rewiring: Rewiring) -> None:
+    """Prints what a change would do, in one line; nothing if it would do nothing."""
+    engine, changes, restarts = rewiring.engine, rewiring.differences(), rewiring.restarts()
+    if changes or restarts:
+        removed = sum(state is None for _, state in changes)
+        said = f"{counted(len(changes) - removed, 'file')} would be written, {removed} removed"
+        verbs = (
+            f"it would be {engine.verb}ed; {engine.restart_note}" if restarts else f"it would not be {engine.verb}ed"
+        )
+        print(f"{engine.title}: {said}; {verbs}.")
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -269,10 +279,10 @@ def _plan_uninstall(options: argparse.Namespace) -> int:
     record = Record.read()
     rewirings = [_unwiring(name, record) for name in _with_files(record, options.engine)]
     changes = [change for rewiring in rewirings for change in rewiring.differences()]
-    print(shown(changes) or "Nothing is wired; nothing to change.")
     for rewiring in rewirings:
-        _say_restart(rewiring)
+        _say_changes(rewiring)
         _say_uninstall_notes(rewiring)
+    print(shown(changes) or "Nothing is wired; nothing to change.")
     removed = {path for path, state in changes if state is None}
     for leftover in leftovers(record) if options.purge else []:
         if leftover.purged and leftover.path not in removed:
@@ -323,9 +333,10 @@ def _status(options: argparse.Namespace) -> int:
 
         wired.record(Record.read())
         return 0
-    found = status.node_status(Record.read(), options.engine, options.old_files)
-    show = as_json if options.output == "json" else as_table
-    print(show(found))
+    with systemd.remembering([*services.UNITS, *services.TIMERS, services.PLUGIN, *_SERVICES]):
+        found = status.node_status(Record.read(), options.engine, options.old_files)
+        show = as_json if options.output == "json" else as_table
+        print(show(found))
     return found.exit_status
 
 

@@ -216,7 +216,9 @@ def change_of_version(before: str, path: str) -> str:
 
 
 def version_of(path: str) -> str:
-    """Returns the version that a program prints; "" if it cannot be called."""
+    """Returns the version that a program prints; "" if it cannot be called. This program need not be."""
+    if os.path.realpath(path) == os.path.realpath(sys.executable):
+        return __version__
     try:
         done = systemd.command([path, "--version"])
     except (NodeError, OSError):

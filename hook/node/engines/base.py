@@ -127,11 +127,6 @@ class Engine(ABC, Generic[Now]):
 
     @classmethod
     @abstractmethod
-    def installed(cls) -> bool:
-        """Whether this engine is installed on this node."""
-
-    @classmethod
-    @abstractmethod
     def find(cls) -> Self:
         """Returns the engine of this node, with its version and paths. Raises NodeError if it cannot be called."""
 

@@ -28,6 +28,7 @@ from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
 from hook.node.systemd import arguments_of, option
+from hook.node.terminal import counted
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
@@ -72,11 +73,6 @@ class Docker(Engine[Settings]):
         self.title = f"docker {'.'.join(map(str, version))}"
         self._arguments = arguments
         self._config = (option(arguments, "--config-file") or [CONFIG])[-1]
-
-    @classmethod
-    def installed(cls) -> bool:
-        """Whether dockerd is installed on this node."""
-        return systemd.which("dockerd") is not None
 
     @classmethod
     def find(cls) -> Self:
@@ -128,8 +124,8 @@ class Docker(Engine[Settings]):
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with dockerd's runc and bypass reassert at each start "
-            f"until they are recreated: {listed(names)}"
+            f"{counted(len(names), 'container')} created with dockerd's runc: each start bypasses reassert until the "
+            f"container is recreated: {listed(names)}"
         ]
 
     def uninstall_notes(self, before: Callable[[], Settings], notes: dict[str, Any]) -> list[str]:
@@ -139,8 +135,8 @@ class Docker(Engine[Settings]):
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with the runtime {created} and cannot be started again without it; "
-            f'recreate them, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
+            f"{counted(len(names), 'container')} created with the runtime {created} cannot be started again without it; "
+            f'recreate each, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
         ]
 
     def _containers(self, now: Settings) -> list[tuple[str, str]]:

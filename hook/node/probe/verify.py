@@ -50,6 +50,7 @@ from hook.node.probe.starter import (
     in_sentry,
     scratch,
 )
+from hook.node.terminal import progress
 
 BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
 """Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent
@@ -234,6 +235,7 @@ class Attempt:
         """
         if not handler.runtime:
             return Finding(handler, UNTRIED, ["it calls no OCI runtime of this node; --adapter nri reaches it"])
+        progress(f"handler {handler.name}: starting {INNOCENT}")
         innocent = self._once(handler, [], [])
         if innocent.result in (BLOCKED, UNTRIED):
             return innocent
@@ -256,6 +258,7 @@ class Attempt:
 
     def _hostile(self, handler: Handler) -> Finding:
         """Starts a container with every override; if it is refused, one without those that are always refused."""
+        progress(f"handler {handler.name}: starting a hostile container")
         first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
             return first

@@ -149,7 +149,7 @@ def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None
     docker.start("during")
     pid = docker.pid()
     said = reassert(docker.node, "uninstall")
-    assert "Note: 1 containers were created with the runtime reassert and cannot be started again" in said
+    assert "Note: 1 container created with the runtime reassert cannot be started again" in said
     assert said.splitlines()[0].endswith(": during")
     assert (docker.info()["DefaultRuntime"], docker.runtimes()) == ("runc", runtimes)
     assert docker.pid() == pid
@@ -245,7 +245,7 @@ def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docke
 def test_containers_of_before_are_named(docker: Docker) -> None:
     docker("create", "--name", "before", "--network=host", "--env", ENV, HOSTILE)
     docker.start("crun", "--runtime=crun")
-    past = "1 containers were created with dockerd's runc and bypass reassert at each start until they are"
-    assert f"Note: {past} recreated: before\n" in reassert(docker.node, "install", "--no-probe")
+    past = "1 container created with dockerd's runc: each start bypasses reassert until the container is recreated"
+    assert f"Note: {past}: before\n" in reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))
-    assert (found["problems"], found["hints"]) == ([], [f"docker: {past} recreated: before"])
+    assert (found["problems"], found["hints"]) == ([], [f"docker: {past}: before"])

@@ -196,7 +196,7 @@ def test_explain_shows_each_container_of_a_pod(suite: Suite) -> None:
     assert "env CA" in [f"{edit['kind']} {edit['name']}" for edit in container["edits"]]
     table = called("explain", *where, "--adapter", "nri")
     assert (table.returncode, table.stdout.count("\nresult")) == (0, 2)
-    (suite.directory / "policy.yaml").write_text(document({**RULE, "mode": "Enforce"}))
+    (suite.directory / "policy.yaml").write_text(document({"name": "ca", "env": RULE["env"]}))
     each = called("explain", *where)
     told = [" ".join(line.split()) for line in each.stdout.splitlines() if line.startswith(("adapter", "result"))]
     assert told[:4] == ["adapter runtime, nri, hook", *(told[1], told[2]), "result started corrected"], each.stdout
