@@ -170,7 +170,7 @@ def without_event(last: list[dict[str, Any]], execs: bool) -> list[dict[str, Any
 
 
 def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[str], str]) -> Starts:
-    """The last starts under a real runtime. `called`: the runtime that a container's engine calls, "" if unknown: not counted."""
+    """The last starts under a real runtime. `called`: the runtime that a container's engine calls, "" if unknown."""
     counted = Starts()
     for event in found:
         if (event.get("runtime") or called(str(event.get("id", "")))) != runtime:

@@ -135,8 +135,8 @@ class Docker(Engine[Settings]):
         if not names:
             return []
         return [
-            f"{counted(len(names), 'container')} created with the runtime {created} cannot be started again without it; "
-            f'recreate each, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
+            f"{counted(len(names), 'container')} created with the runtime {created} cannot be started again without "
+            f'it; recreate each, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
         ]
 
     def _containers(self, now: Settings) -> list[tuple[str, str]]:

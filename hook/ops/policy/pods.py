@@ -86,9 +86,8 @@ class Pod:
             elif (template := _template(document)) is not None:
                 pods.append(template)
         if len(pods) != 1:
-            raise PodProblem(
-                f"{error_path}: {counted(len(pods), 'pod')} in this file; it takes one Pod, or one object with a template"
-            )
+            there = counted(len(pods), "pod")
+            raise PodProblem(f"{error_path}: {there} in this file; it takes one Pod, or one object with a template")
         self._pod = pods[0]
         self.metadata: dict[str, Any] = self._pod.get("metadata") or {}
         spec = self._pod.get("spec")
