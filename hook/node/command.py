@@ -21,7 +21,7 @@ from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
 from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
 from hook.node.engines import registry
-from hook.node.engines.base import AnyEngine
+from hook.node.engines.base import BYPASSES, AnyEngine
 from hook.node.engines.registry import Removed
 from hook.node.errors import NodeError
 from hook.node.sources import problems_and_hints
@@ -219,7 +219,8 @@ def _verify_one(name: str, excepted: list[str], output: str, record: Record, aga
     part = record.parts.get(engine.name, OwnerRecord())
     now = engine.read()
     handlers = [h for h in engine.handlers(now, part.notes) if not again or part.runtime_class in (None, h.name)]
-    accepted = Accepted(excepted, _beside(engine.name, record))
+    known = [f"handler/{handler.name}" for handler in handlers if handler.note == BYPASSES]
+    accepted = Accepted([*excepted, *known], _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
         agent = bool(part.adapters) and systemd.is_active(services.SOCKET)
         in_force = policy(seeded=not part.adapters)

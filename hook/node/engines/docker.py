@@ -21,7 +21,18 @@ from hook.node.artifacts.specs import cdi_file
 from hook.node.change.files import State, look, put
 from hook.node.engines import dockerd as dockerapi
 from hook.node.engines import shims, toml
-from hook.node.engines.base import CDI, LOADED_SECONDS, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import (
+    BYPASSES,
+    CDI,
+    LOADED_SECONDS,
+    RUNC_TYPES,
+    RUNTIME,
+    Base,
+    Choice,
+    Engine,
+    Handler,
+    Wiring,
+)
 from hook.node.engines.dockerd import parse, render
 from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
@@ -95,7 +106,7 @@ class Docker(Engine[Settings]):
     def handlers(self, now: Settings, notes: dict[str, Any]) -> list[Handler]:
         """Returns the runtimes in daemon.json, and runc if it is the default.
 
-        A container can always ask for dockerd's own names of runc. No setting redirects them (`wire` remarks on it).
+        Beside those that are wired, dockerd's own runc is one too, which no setting redirects (`wire` remarks on it).
         """
         default = now.default()
         found = [Handler("runc", systemd.which("runc") or "runc", (), "the default")] if default in _STOCK else []
@@ -108,6 +119,8 @@ class Docker(Engine[Settings]):
                 path = systemd.which(called) or called
                 wired = (RUNTIME,) if real_of(path) else ()
                 found.append(Handler(name, behind(path), wired, "the default" if name == default else ""))
+        if default not in _STOCK and any(handler.wired for handler in found):
+            found.append(Handler("runc", "", (), BYPASSES))
         return found
 
     def warnings(self, now: Settings) -> list[str]:

@@ -118,7 +118,8 @@ def _adapters(seen: NodeState) -> Iterator[Check]:
             yield Check("adapters", OK, f"{name}: {', '.join(handler.wired)}")
         else:
             note = f" ({handler.note})" if handler.note else ""
-            yield Check("adapters", WARNING, f"{name} bypasses reassert{note}", "reassert node install --default")
+            command = "reassert node install --default" if handler.runtime else ""
+            yield Check("adapters", WARNING, f"{name} bypasses reassert{note}", command)
 
 
 def _warm(seen: NodeState) -> Iterator[Check]:

@@ -15,6 +15,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.wired import PACKAGED, audited, with_program_and_images
+from hook.node.engines.base import BYPASSES
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 ADMINISTRATORS = """{
@@ -118,6 +119,10 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
     docker.start("during")
     assert docker("exec", "--env", ENV, "during", *SHOW) == WANTED
     assert audited(docker.node) == {"before": ("docker", "drifted"), "during": ("docker", "in policy")}
+    assert docker.probe("--runtime=runc") == "/tmp/evil\n"
+    [bypass] = [line for line in reassert(docker.node, "status").splitlines() if BYPASSES in line]
+    assert bypass.split()[:6] == ["docker", "20.10.24", "runc", "-", "no", "-"], bypass
+    assert BYPASSES in reassert(docker.node, "verify", "--except", "way/*", "--except", "warm/*", "--except", "rule/*")
     docker("restart", "--time=0", "before")  # made with runc, which stays what it is
 
 
