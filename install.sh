@@ -71,7 +71,7 @@ case ${1-} in
   extras remove /usr/local
   ;;
 "" | --*)
-  if [ -e /usr/lib/reassert/reassert ]; then
+  if [ -e /usr/lib/reassert/start ]; then
     echo "install.sh: the package of reassert is installed on this node, and a node has one installation; run 'reassert node install', or remove the package first" >&2
     exit 1
   fi

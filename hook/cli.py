@@ -11,6 +11,7 @@ from collections.abc import Collection
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from hook import __version__
@@ -21,6 +22,7 @@ from hook.core.base.text import printable
 from hook.core.policy import store
 from hook.core.policy.source import PolicyInvalid
 from hook.entry.parser import Parser, add_policy_options
+from hook.start import start
 
 if TYPE_CHECKING:
     from hook.core.metrics import NoMetrics
@@ -34,17 +36,65 @@ NRI_SOCKET = "/var/run/nri/nri.sock"
 
 _DESCRIPTION = "Enforce the env and mounts that a node reserves, before a container starts."
 _PROGRAM_HELP = "absolute path by which engines call reassert (default: the path of this program)"
-_ADAPTERS = """adapters (called by container engines, each with its own --help):
-  runtime             OCI runtime wrapper
-  hook                OCI hook, and podman's hook stage precreate
-  nri                 NRI plugin; also the command if a runtime starts reassert from its NRI plugin directory
+_SECTIONS = {
+    "a policy": ("policy", "explain"),
+    "this node": ("node", "trust"),
+    "what happens on it": ("audit", "report", "events", "doctor"),
+    "called by engines and systemd": ("runtime", "hook", "nri", "agent"),
+    "files": ("dispatcher", "cdi", "completion", "man"),
+}
+"""The commands as --help groups them."""
+
+_OF_ENGINES = {
+    "runtime": "OCI runtime wrapper",
+    "hook": "OCI hook, and podman's hook stage precreate",
+    "nri": "NRI plugin; also the command if a runtime starts reassert from its NRI plugin directory",
+}
+
+_EXAMPLES = """examples:
+  reassert policy check draft.yaml                       every error, with line and column
+  reassert explain pod.yaml --policy draft.yaml          what the draft makes of a pod
+  sudo reassert policy diff --running OLD NEW            which running containers would change
+  sudo reassert node install --dry-run                   what an install would write
+  sudo reassert status                                   the same as `reassert node status`
+  reassert help node verify                              the same as `reassert node verify --help`
 """
+
+
+class _Commands(Parser):
+    """The parser of all commands."""
+
+    def format_help(self) -> str:
+        """Returns the help with the commands in groups, and examples."""
+        (commands,) = [each for each in self._actions if isinstance(each, argparse._SubParsersAction)]
+        helps = {each.dest: str(each.help) for each in commands._choices_actions} | _OF_ENGINES
+        lines = [self.format_usage(), str(self.description), ""]
+        for title, names in _SECTIONS.items():
+            lines.append(f"{title}:")
+            for name in [name for name in names if name in helps]:
+                lines += wrap(helps[name], 100, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14)
+            lines.append("")
+        return "\n".join([*lines, "options: -h, --help; --version", "", "" if IS_CORE else _EXAMPLES])
+
+
+def _meant(arguments: list[str]) -> list[str]:
+    """The arguments with `help`, `version` and `status` replaced by what they stand for."""
+    match arguments:
+        case ["help", *words]:
+            start([*words, "--help"])  # returns if it is not a command of the start path
+            return [*words, "--help"]
+        case ["version"]:
+            return ["--version"]
+        case ["status", *options] if not IS_CORE:
+            return ["node", "status", *options]
+    return arguments
 
 
 def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 success, 1 an error or a problem found, 2 wrong usage."""
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts the programs of its NRI plugin directory without arguments
+    arguments = _meant(arguments)
     parser = command_line(arguments[:1])
     try:
         options = parser.parse_args(arguments)
@@ -121,15 +171,9 @@ if IS_CORE:
 
 def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     """The parser of all commands. A group's own commands are in it if `words` has its name."""
-    parser = Parser(
-        "reassert",
-        description=_DESCRIPTION,
-        epilog=_ADAPTERS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = _Commands("reassert", usage="reassert COMMAND [options]", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"reassert {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="reassert", parser_class=Parser)
 
     cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
         title="commands", metavar="COMMAND", required=True

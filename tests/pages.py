@@ -47,7 +47,7 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 
 def commands() -> str:
-    """Every command with what it does and the names of its options, from the parsers that print --help."""
+    """Every command with what it does, from the parsers that print --help."""
     return table(["command", "what it does"], list(_commands(command_line(GROUPS), "reassert")))
 
 
@@ -59,13 +59,12 @@ def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Ite
             yield from _commands(below, f"{name} {word}", helps[word])
     if nested:
         return
-    shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
-    options = [action.option_strings[-1] for action in shown if action.option_strings]
     operands = [
-        str(action.metavar) + "…" * (action.nargs in ("*", "+")) for action in shown if not action.option_strings
+        str(action.metavar) + "…" * (action.nargs in ("*", "+"))
+        for action in parser._actions
+        if action.help != argparse.SUPPRESS and not action.option_strings
     ]
-    names = " ".join([*operands, *(option for option in options if option not in ("--help", "--version"))])
-    yield [f"`{f'{name} {names}'.strip()}`", _cell(text[:1].upper() + text[1:])]
+    yield [f"`{' '.join([name, *operands])}`", _cell(text[:1].upper() + text[1:])]
 
 
 def _cell(text: str) -> str:

@@ -152,7 +152,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         draft = created.draft if created else None
         if case.audited_rules and HANDED_ON not in options.flags:
             wrong = [e for e in case.audited_rules.edits if not _can_mount(e) and not _takes_effect(e)]
-            case.audited_rules.would_refuse([_too_late(edit) for edit in wrong])
+            case.audited_rules.would_refuse([too_late(edit) for edit in wrong])
         if late or case.in_sentry or not decided.is_seen_in_the_container():
             return Done(CONFIG, late, [], draft=draft)
         return _look(decided, _pid(stage, states[0]), states[0].bundle, spec, draft, caller)
@@ -198,17 +198,22 @@ def _late(decided: Plan, spec: Spec, created: "write_spec.Decision | None") -> "
     policy in force now is held against it in all else: only env names that create decided about keep the value that
     they got there, as they do in every container that is older than the change.
     """
-    late = [edit for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
+    late = late_edits(decided)
     if created is None:
-        return [_too_late(edit) for edit in late]
+        return [too_late(edit) for edit in late]
     wrong = [edit for edit in created.env.differences(spec.env) if not _takes_effect(edit)]
     late = [edit for edit in late if not (isinstance(edit, SetEnv) and created.env.owner(edit.name))]
-    reasons = [_too_late(edit, _AFTER_A_CHANGE) for edit in wrong + late]
+    reasons = [too_late(edit, _AFTER_A_CHANGE) for edit in wrong + late]
     for path in created.mounts:
         if path not in [edit.name for edit in decided.mounts]:
             message = f"mount {named(str(path))} was reserved at create, and the policy in force has no such mount"
             reasons.append(Reason("", mounts.KIND, f"{message}; {_AFTER_A_CHANGE}"))
     return reasons
+
+
+def late_edits(decided: Plan) -> "list[Edit]":
+    """The edits that a hook cannot make."""
+    return [edit for edit in decided.edits if not _can_mount(edit) and not _takes_effect(edit)]
 
 
 def _is_sentry(pid: int) -> bool:
@@ -230,12 +235,12 @@ def _late_in_sentry(decided: Plan, spec: Spec, bundle: str, case: Case, caller: 
         at = [mount for mount in spec.mounts if edit.displaces(clean(str(mount["destination"])))]
         return at == ([edit.mount] if edit.mount else [])
 
-    late = [_too_late(edit) for edit in decided.edits if isinstance(edit, PlaceMount) and not is_there(edit)]
+    late = [too_late(edit) for edit in decided.edits if isinstance(edit, PlaceMount) and not is_there(edit)]
     allocations = case.container.facts.allocations
     return late or in_sentry_astray(write_spec.rootfs(spec, bundle), decided, allocations, spec, caller.still_waits)
 
 
-def _too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or the NRI plugin can") -> Reason:
+def too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or the NRI plugin can") -> Reason:
     """The reason to refuse the container for an edit that a hook cannot make: any edit but that of a mount."""
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
     wrong = f"{edit.kind} {named(edit.name)} is not what the policy wants"

@@ -17,7 +17,7 @@ from hook.core.base.system import timestamp
 from hook.core.base.text import printable
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import WHERE
-from hook.node.change.program import front_in_use, path_in_use
+from hook.node.change.program import front_in_use, path_in_use, version_of
 from hook.node.services import SERVICE, SOCKET, ask, why_cold
 from hook.node.tail import tail
 
@@ -99,14 +99,14 @@ def look(wanted: bool) -> Agent:
     socket, service = systemd.state(SOCKET), systemd.state(SERVICE)
     pid = systemd.main_pid(SERVICE)
     program = path_in_use()
-    installed = _version(program)
+    installed = _named(program)
     try:
         running = os.readlink(f"/proc/{pid}/exe")
         memory = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
         return Agent("", socket, service, installed=installed)
     is_current = running == os.path.realpath(program)
-    version = installed if is_current else _version(running)
+    version = installed if is_current else _named(running)
     size = int(memory[1]) << 10 if memory else 0
     silence, plugin, last = "", None, []
     try:
@@ -117,13 +117,10 @@ def look(wanted: bool) -> Agent:
     return Agent("", socket, service, version, installed, is_current, size, silence, plugin, last)
 
 
-def _version(program: str) -> str:
-    if not os.access(program, os.X_OK):  # replaced, and removed since
-        return ""
-    try:
-        return systemd.command([program, "--version"]).stdout.strip()
-    except ReassertError:
-        return ""
+def _named(program: str) -> str:
+    """Returns `reassert VERSION`, "" where the program was replaced and removed since."""
+    version = version_of(program)
+    return version and f"reassert {version}"
 
 
 @dataclass
@@ -176,7 +173,7 @@ def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[s
     """The last starts under a real runtime. `called`: the runtime that a container's engine calls, "" if unknown."""
     counted = Starts()
     for event in found:
-        if (event.get("runtime") or called(str(event.get("id", "")))) not in ("", runtime):
+        if (event.get("runtime") or called(str(event.get("id", "")))) != runtime:
             continue
         if event["start"] == "warm":
             counted.warm += 1

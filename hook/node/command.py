@@ -14,7 +14,7 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.system import discard_output
 from hook.core.base.text import printable
 from hook.core.policy import compiler, store
-from hook.node import services, status, wired
+from hook.node import services, status, systemd, wired
 from hook.node.change import journal, tree
 from hook.node.change.leftovers import leftovers, purge
 from hook.node.change.program import (
@@ -31,11 +31,15 @@ from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
 from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
 from hook.node.engines import registry
-from hook.node.engines.base import AnyEngine
+from hook.node.engines.base import BYPASSES, AnyEngine
 from hook.node.engines.registry import Removed
 from hook.node.errors import NodeError
 from hook.node.sources import problems_and_hints
 from hook.node.status import as_json, as_table, shown
+from hook.node.terminal import counted
+
+_SERVICES = ("containerd.service", "crio.service", "docker.service")
+"""The units of engines, about which `status` asks once."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -174,8 +178,8 @@ def _layout(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     asked = requested_change(options, copy=False)
     _warn(asked)
+    _say_changes(asked.rewiring)
     print(shown(asked.rewiring.differences()) or "Nothing to change.")
-    _say_restart(asked.rewiring)
     return 0
 
 
@@ -188,10 +192,16 @@ def _warn(asked: RequestedChange) -> None:
         _say(f"Note: {hint}")
 
 
-def _say_restart(rewiring: Rewiring) -> None:
-    if rewiring.restarts():
-        engine = rewiring.engine
-        print(f"{engine.title} would be {engine.verb}ed; {engine.restart_note}.")
+def _say_changes(rewiring: Rewiring) -> None:
+    """Prints what a change would do, in one line; nothing if it would do nothing."""
+    engine, changes, restarts = rewiring.engine, rewiring.differences(), rewiring.restarts()
+    if changes or restarts:
+        removed = sum(state is None for _, state in changes)
+        said = f"{counted(len(changes) - removed, 'file')} would be written, {removed} removed"
+        verbs = (
+            f"it would be {engine.verb}ed; {engine.restart_note}" if restarts else f"it would not be {engine.verb}ed"
+        )
+        print(f"{engine.title}: {said}; {verbs}.")
 
 
 def _verify(options: argparse.Namespace) -> int:
@@ -225,7 +235,8 @@ def _verify_one(name: str, excepted: list[str], output: str, record: Record, aga
     part = record.parts.get(engine.name, OwnerRecord())
     now = engine.read()
     handlers = [h for h in engine.handlers(now, part.notes) if not again or part.runtime_class in (None, h.name)]
-    accepted = Accepted(excepted, _beside(engine.name, record))
+    known = [f"handler/{handler.name}" for handler in handlers if handler.note == BYPASSES]
+    accepted = Accepted([*excepted, *known], _beside(engine.name, record))
     with closing(engine.starter(now)) as starter:
         agent = bool(part.adapters) and not services.why_cold(services.is_wanted(part.notes), front_in_use())
         in_force = policy(seeded=not part.adapters)
@@ -286,10 +297,10 @@ def _plan_uninstall(options: argparse.Namespace) -> int:
     record = Record.read()
     rewirings = [_unwiring(name, record) for name in _with_files(record, options.engine)]
     changes = [change for rewiring in rewirings for change in rewiring.differences()]
-    print(shown(changes) or "Nothing is wired; nothing to change.")
     for rewiring in rewirings:
-        _say_restart(rewiring)
+        _say_changes(rewiring)
         _say_uninstall_notes(rewiring)
+    print(shown(changes) or "Nothing is wired; nothing to change.")
     removed = {path for path, state in changes if state is None}
     for leftover in leftovers(record) if options.purge else []:
         if leftover.purged and leftover.path not in removed:
@@ -339,9 +350,10 @@ def _status(options: argparse.Namespace) -> int:
         wired.record(Record.read())
         options.record_drift()
         return 0
-    found = status.node_status(Record.read(), options.engine, options.old_files)
-    show = as_json if options.output == "json" else as_table
-    print(show(found))
+    with systemd.remembering([*services.UNITS, *services.TIMERS, services.PLUGIN, *_SERVICES]):
+        found = status.node_status(Record.read(), options.engine, options.old_files)
+        show = as_json if options.output == "json" else as_table
+        print(show(found))
     return found.exit_status
 
 

@@ -27,4 +27,5 @@ def check_address(address: str) -> tuple[str, int] | None:
 def check_directory(path: str) -> None:
     """Raises Usage unless --textfile names a directory."""
     if not path.startswith("/") or not os.path.isdir(path):
-        raise Usage(f"--textfile takes the directory of node_exporter's textfile collector, not {path!r}")
+        what = "is not an absolute path" if path[:1] != "/" else "is not a directory; create it, or correct the path"
+        raise Usage(f"--textfile takes the directory of node_exporter's textfile collector: {path!r} {what}")

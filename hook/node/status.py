@@ -101,6 +101,11 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
         found.hints.append(registry.none_installed())
     elif name is None:
         found.hints += registry.other_distributions()
+    runtimes = [handler.runtime for _, handler in found.rows if handler.wired]
+    for engine, handler in found.rows:  # events name the runtime, so those of two handlers with one cannot be told
+        if runtimes.count(handler.runtime) > 1:
+            found.starts.pop((engine.name, handler.name), None)
+            found.execs.pop((engine.name, handler.name), None)
     interrupted = journal.pending()
     _look_at_policy(found)
     if found.exit_status != NOT_WIRED:

@@ -6,7 +6,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,26 +40,55 @@ def available() -> bool:
     return os.path.isdir("/run/systemd/system")
 
 
+_SHOWN = ("ActiveState", "MainPID", "LoadState")
+
+_remembered: dict[str, dict[str, str]] = {}
+"""What `remembering` was told of units."""
+
+
+@contextmanager
+def remembering(units: Sequence[str]) -> Iterator[None]:
+    """Asks systemd about these units at once. Inside, where nothing may change them, they are as they were then."""
+    _remembered.update(_show(units) if available() else {})
+    try:
+        yield
+    finally:
+        _remembered.clear()
+
+
+def _show(units: Sequence[str]) -> dict[str, dict[str, str]]:
+    shown = _systemctl("show", f"--property={','.join(_SHOWN)}", *units).stdout.split("\n\n")
+    return {
+        unit: dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+        for unit, block in zip(units, shown, strict=False)
+    }
+
+
+def _property(unit: str, name: str) -> str:
+    if not available():
+        return ""
+    return (_remembered.get(unit) or _show([unit])[unit]).get(name, "")
+
+
 def is_active(unit: str) -> bool:
-    """Whether a unit runs."""
-    return available() and _systemctl("is-active", "--quiet", unit).returncode == 0
+    """Whether a unit runs (systemctl(1), is-active)."""
+    return state(unit) in ("active", "reloading", "refreshing")
 
 
 def state(unit: str) -> str:
     """What systemctl(1) shows of a unit: active, inactive, failed, activating and so on."""
-    shown = _systemctl("show", "--property=ActiveState", "--value", unit).stdout.strip() if available() else ""
-    return shown or "inactive"
+    return _property(unit, "ActiveState") or "inactive"
 
 
 def main_pid(unit: str) -> int:
     """Returns the pid of the unit's main process, 0 if there is none."""
-    text = _systemctl("show", "--property=MainPID", "--value", unit).stdout.strip() if available() else ""
+    text = _property(unit, "MainPID")
     return int(text) if text.isdigit() else 0
 
 
 def is_masked(unit: str) -> bool:
     """Whether a unit is masked, so that it cannot be started."""
-    return available() and "masked" in _systemctl("show", "--property=LoadState", "--value", unit).stdout
+    return _property(unit, "LoadState") == "masked"
 
 
 def run(verb: str, *units: str) -> None:
@@ -73,7 +103,7 @@ def run(verb: str, *units: str) -> None:
 
 def is_known(unit: str) -> bool:
     """Whether systemd has found the file of a unit."""
-    return available() and "=loaded" in _systemctl("show", "--property=LoadState", unit).stdout
+    return _property(unit, "LoadState") == "loaded"
 
 
 def restart(unit: str, wait: bool = True) -> None:

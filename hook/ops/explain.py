@@ -25,6 +25,7 @@ from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Match, Policy
 from hook.core.reserve import Edit, Reserved
 from hook.entry.write_spec import ANNOTATION, stamp
+from hook.node.engines.base import NRI
 from hook.node.probe.starter import in_sentry
 from hook.node.terminal import table
 from hook.node.words import actual, wanted, words
@@ -33,11 +34,21 @@ from hook.node.words import actual, wanted, words
 def add_commands(explain: argparse.ArgumentParser) -> None:
     """Adds the options of `reassert explain` to the parser."""
     which = explain.add_mutually_exclusive_group(required=True)
-    which.add_argument("pod", nargs="?", metavar="POD.yaml", help="a pod that need not run; each of its containers")
+    which.add_argument(
+        "pod",
+        nargs="?",
+        metavar="POD.yaml",
+        help="a pod that need not run; each of its containers. Exit status 1: the adapters decide differently",
+    )
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
     which.add_argument(
         "--container", metavar="CONTAINER", help="a container that runs: its id, the id's beginning, or its name"
+    )
+    explain.add_argument(
+        "--adapter",
+        choices=("runtime", "nri", "hook"),
+        help="of a POD.yaml; default: how this node is wired, else each adapter",
     )
     explain.add_argument("--gvisor", action="store_true", help="for gVisor's runsc, which gets no mount option rro")
     explain.add_argument("--policy", metavar="FILE", help="policy file to use instead of the policy in force")
@@ -51,37 +62,61 @@ def run(options: argparse.Namespace) -> int:
     if options.pod:
         if options.output == "diff":
             raise Usage("-o diff is for a config.json; a pod has none yet")
-        return explain_pod(options.pod, options.policy, options.store, options.output, options.gvisor)
+        return explain_pod(options.pod, options.policy, options.store, options.output, options.gvisor, options.adapter)
     if options.container:
         return explain_running(options.container, options.policy, options.store, options.output)
     config = options.config or os.path.join(options.bundle, "config.json")
     return explain(config, options.policy, options.store, options.output, gvisor=options.gvisor)
 
 
-def explain_pod(file: str, policy_file: str | None, store_directory: str, output: str, gvisor: bool = False) -> int:
-    """Print the decision about each container of a pod, as the NRI plugin of this node would make it.
+def explain_pod(
+    file: str,
+    policy_file: str | None,
+    store_directory: str,
+    output: str,
+    gvisor: bool = False,
+    adapter: str | None = None,
+) -> int:
+    """Print the decision about each container of a pod, as `adapter` makes it (hook.ops.policy.adapters.ways).
 
-    The image's ENV and what device plugins would allocate are not known. Raises ReassertError, OSError.
+    Adapters that agree whether the container starts are shown once. Returns 1 if they do not agree. The image's ENV and
+    what device plugins would allocate are not known. Raises ReassertError, OSError.
     """
+    from hook.ops.policy import adapters
     from hook.ops.policy.pods import Given, Pod, documents
 
     policy = policy_of(policy_file, store_directory)
     pod = Pod(documents(file), file)
-    found = []
+    shown: list[tuple[list[str], Plan, Case, str]] = []
+    status = 0
     for kind, container in pod.containers():
-        case = Case("explain", "", lambda: policy)
-        case.in_sentry = gvisor
-        decided = case.decide(*pod.start(kind, container, Given()))
-        found.append((decided, case))
+        found: dict[bool, tuple[list[str], Plan, Case, str]] = {}
+        for way in adapters.ways(adapter):
+            case = Case("explain", "", lambda: policy)
+            case.in_sentry = gvisor
+            identity, start = pod.start(kind, container, Given(), NRI in way)
+            adapters.add_base_env(way, policy, start, {})
+            decided = case.decide(identity, start)
+            refused = adapters.refusal(way, decided, case.container)
+            outcome = f"refused: {refused}" if refused else _outcome(decided, case.container)
+            same = found.setdefault(bool(refused), ([], decided, case, outcome))
+            same[0].extend(way)
+        shown += found.values()
+        status = max(status, len(found) > 1)
     if output == "json":
-        print(
-            json.dumps(
-                [as_json(decided, case.container, file, case.audited_rules) for decided, case in found], indent=2
-            )
-        )
-    else:
-        print("\n\n".join(as_table(decided, case.container, file, case.audited_rules) for decided, case in found))
-    return 0
+        entries = [
+            {**as_json(decided, case.container, file, case.audited_rules), "adapters": names, "outcome": outcome}
+            for names, decided, case, outcome in shown
+        ]
+        print(json.dumps(entries, indent=2))
+        return status
+    for number, (names, decided, case, outcome) in enumerate(shown):
+        print("\n" if number else "", end="")
+        print(_line("adapter", ", ".join(names)))
+        print(as_table(decided, case.container, file, case.audited_rules, outcome))
+    if status:
+        print("reassert: the adapters decide differently; name one with --adapter", file=sys.stderr)
+    return status
 
 
 def explain(

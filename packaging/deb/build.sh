@@ -44,7 +44,7 @@ content=$(dirname "$(readlink "$program/reassert")")
 mkdir -p "$root/usr/bin"
 ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
-install -D -m 644 config/policy.yaml "$root/etc/reassert/policy.yaml"
+install -D -m 644 config/policy.yaml "$root/usr/share/reassert/policy.yaml"
 install -d "$root/usr/lib/systemd/system" "$doc"
 install -d "$root/etc/reassert/trust.d"
 for unit in packaging/systemd/*; do
@@ -88,7 +88,6 @@ glibc=$(objdump -T $elf | sed -n 's/.*[ (]GLIBC_\([0-9][0-9.]*\).*/\1/p' | sort 
 
 install -d "$root/DEBIAN"
 install -m 755 packaging/deb/preinst packaging/deb/postinst packaging/deb/prerm packaging/deb/postrm "$root/DEBIAN"
-install -m 644 packaging/deb/conffiles "$root/DEBIAN"
 size=$(find "$root" -path "$root/DEBIAN" -prune -o -printf '%y %s\n' |
   awk '{ kib += $1 == "f" ? int(($2 + 1023) / 1024) : 1 } END { print kib }')
 sed "s|@VERSION@|$VERSION|; s|@ARCHITECTURE@|$architecture|; s|@MAINTAINER@|$maintainer|; s|@SIZE@|$size|

@@ -1,16 +1,18 @@
 """Copy the documentation into one directory of a package, with links that work there. Standard library only.
 
 python3 packaging/deb/docs.py DIRECTORY
+python3 packaging/deb/docs.py --in-place DIRECTORY     pages that lie there as in the repository, of a release's archive
 
 A link to a file that the package does not have becomes plain text.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,16 +39,31 @@ def is_elsewhere(target: str) -> bool:
 
 def relinked(text: str, page: str, there: dict[str, str]) -> str:
     """A page with its links as they have to be in the package. `page`: its path in the repository."""
+    return _linked(text, page, lambda source: "examples" if source in EXAMPLES else there.get(source))
+
+
+def without_dead_links(directory: Path) -> None:
+    """Replaces each link to what a directory does not have by its text, in all pages below it."""
+    for path in directory.rglob("*.md"):
+        at = path.parent
+
+        def found(source: str, at: Path = at) -> str | None:
+            place = directory / source
+            return os.path.relpath(place, at) if place.exists() else None
+
+        path.write_text(_linked(path.read_text(), str(path.relative_to(directory)), found))
+
+
+def _linked(text: str, page: str, find: Callable[[str], str | None]) -> str:
+    """`find`: the new link to a path of the repository, None if there is none."""
 
     def link(match: re.Match[str]) -> str:
         words, target = match.groups()
         path, anchor, section = target.partition("#")
         if is_elsewhere(target) or not path:
             return match[0]
-        source = posixpath.normpath(posixpath.join(posixpath.dirname(page), path))
-        if source in EXAMPLES:
-            return f"[{words}](examples)"
-        return f"[{words}]({there[source]}{anchor}{section})" if source in there else words
+        new = find(posixpath.normpath(posixpath.join(posixpath.dirname(page), path)))
+        return words if new is None else f"[{words}]({new}{'' if new == 'examples' else anchor + section})"
 
     return "".join(_LINK.sub(link, part) if prose else part for prose, part in _parts(text))
 
@@ -71,4 +88,7 @@ def main(directory: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    if sys.argv[1] == "--in-place":
+        without_dead_links(Path(sys.argv[2]))
+    else:
+        main(Path(sys.argv[1]))

@@ -40,6 +40,7 @@ cp -R packaging/systemd packaging/monitoring "$work/$name/packaging" # docs/ nam
 mkdir "$work/$name/packaging/kubernetes"
 cp -R packaging/kubernetes/chart packaging/kubernetes/manifests "$work/$name/packaging/kubernetes"
 cp -R install.sh README.md LICENSE CHANGELOG.md SECURITY.md config docs "$work/$name"
+python3 packaging/deb/docs.py --in-place "$work/$name" # the archive has no sources
 find "$work/$name" -name __pycache__ -prune -exec rm -rf {} +
 find "$work/$name" -type d -exec chmod 755 {} +
 find "$work/$name" -type f -exec chmod u=rwX,go=rX {} +

@@ -12,6 +12,7 @@ trap 'rm -rf "$work"' EXIT
 
 dpkg-deb --extract "$deb" "$work/files"
 rm -rf "$work/files/usr/share/lintian" "$work/files/usr/share/doc/reassert/changelog.Debian.gz"
+install -D -m 644 "$work/files/usr/share/reassert/policy.yaml" "$work/files/etc/reassert/policy.yaml"
 mv "$work/files/usr/share/doc/reassert/copyright" "$work/files/usr/share/doc/reassert/LICENSES"
 version=$(dpkg-deb --field "$deb" Version)
 glibc=$(dpkg-deb --field "$deb" Depends | sed 's/.*(>= \(.*\)).*/\1/')

@@ -38,13 +38,19 @@ _SYSTEMCTL = """\
 #!/bin/sh
 # Units are files in /run/units: NAME is the pid of one that runs; NAME.known, NAME.masked, NAME.fails are others.
 echo "$*" >> /run/systemctl.log
+if [ "$1" = show ]; then
+  shift 2
+  for unit; do
+    active=inactive; pid=0; load=not-found
+    if [ -e "/run/units/$unit" ]; then active=active; load=loaded; read -r pid < "/run/units/$unit"; fi
+    [ ! -e "/run/units/$unit.known" ] || load=loaded
+    [ ! -e "/run/units/$unit.masked" ] || load=masked
+    printf 'ActiveState=%s\nMainPID=%s\nLoadState=%s\n\n' "$active" "$pid" "$load"
+  done
+  exit
+fi
 for unit; do :; done
 case "$*" in
-is-active*) exec test -e "/run/units/$unit" ;;
-*MainPID*) cat "/run/units/$unit" ;;
-*ActiveState*) if [ -e "/run/units/$unit" ]; then echo active; else echo inactive; fi ;;
-*LoadState*) if [ -e "/run/units/$unit.masked" ]; then echo LoadState=masked
-  elif [ -e "/run/units/$unit" ] || [ -e "/run/units/$unit.known" ]; then echo LoadState=loaded; fi ;;
 *) if [ -e "/run/units/$unit.fails" ]; then cat "/run/units/$unit.fails" >&2; exit 1; fi
   case "$1" in
   start|restart) [ -e "/run/units/$unit" ] || echo 1 > "/run/units/$unit" ;;
@@ -169,7 +175,7 @@ class Machine:
         log = Path("/run/systemctl.log")
         lines = log.read_text().splitlines() if log.exists() else []
         log.unlink(missing_ok=True)
-        return [line for line in lines if not line.startswith(("show", "is-active"))]
+        return [line for line in lines if not line.startswith("show")]
 
     @contextmanager
     def agent(self, *answers: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -80,6 +81,18 @@ def test_no_link_is_dead_in_the_debian_package(tmp_path: Path) -> None:
     assert (tmp_path / "examples/alerts.yaml").is_file()
     assert [link for page in pages for link in dead_links(page, tmp_path)] == []
     assert "](debian.md)" in (tmp_path / "README.md").read_text(), "links between pages stay"
+
+
+def test_no_link_is_dead_in_the_archive_of_a_release(tmp_path: Path) -> None:
+    """It has no sources and no tests."""
+    for directory in ("docs", "config", "packaging/monitoring", "packaging/systemd", "packaging/kubernetes/chart"):
+        shutil.copytree(ROOT / directory, tmp_path / directory)
+    for name in ("README.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "install.sh"):
+        shutil.copy(ROOT / name, tmp_path)
+    packaged().without_dead_links(tmp_path)
+    pages = sorted(tmp_path.rglob("*.md"))
+    assert [link for page in pages for link in dead_links(page, tmp_path)] == []
+    assert "](docs/node.md)" in (tmp_path / "README.md").read_text(), "links between pages stay"
 
 
 def test_generated_parts_are_up_to_date() -> None:

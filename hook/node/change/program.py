@@ -188,17 +188,24 @@ def refuse_another(record: Record, installs: bool) -> None:
     `installs`: raise NodeError too where a package is installed and this program is not its own.
     """
     wired = called(record)
+    if wired and not is_there(wired):  # it is gone, so this program takes its place
+        wired = ""
     if wired and wired != path_in_use():
         raise NodeError(
             f"this node is wired with {wired}, and a node has one installation; to move to another one, run "
             f"`{wired} node uninstall` first"
         )
-    if installs and os.path.lexists(_PACKAGE) and path_in_use() != _PACKAGE:
+    if installs and is_there(_PACKAGE) and path_in_use() != _PACKAGE:
         first = f"`{wired} node uninstall`, then " if wired else ""
         raise NodeError(
             f"the package of reassert is installed on this node, and a node has one installation; run {first}"
             f"`{_PACKAGE} node install`, or remove the package"
         )
+
+
+def is_there(path: str) -> bool:
+    """Whether a program that engines call is installed: a removed package may leave a file in the program's place."""
+    return os.path.exists(f"{os.path.dirname(path)}/{START}")
 
 
 def change_of_version(before: str, path: str) -> str:
@@ -209,7 +216,9 @@ def change_of_version(before: str, path: str) -> str:
 
 
 def version_of(path: str) -> str:
-    """Returns the version that a program prints; "" if it cannot be called."""
+    """Returns the version that a program prints; "" if it cannot be called. This program need not be."""
+    if os.path.realpath(path) == os.path.realpath(sys.executable):
+        return __version__
     try:
         done = systemd.command([path, "--version"])
     except (NodeError, OSError):

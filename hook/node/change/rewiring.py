@@ -431,7 +431,12 @@ def _after_dispatchers(path: str) -> bool:
 
 def still_called(path: str, users: int) -> str:
     """Says that a dispatcher stays."""
-    return f"{users} running containers or commands still call {path}: it stays and only calls {real_of(path)}"
+    who = (
+        "1 running container or command still calls"
+        if users == 1
+        else f"{users} running containers or commands still call"
+    )
+    return f"{who} {path}: it stays and only calls {real_of(path)}"
 
 
 def uninterruptible() -> None:

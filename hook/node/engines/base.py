@@ -55,6 +55,10 @@ class Choice:
         return hook_file() if self.front else ""
 
 
+BYPASSES = "a name that the engine keeps for itself: a container that asks for it bypasses reassert"
+"""The note of a handler that cannot be wired. `verify` names it, and is not the worse for it."""
+
+
 @dataclass(frozen=True)
 class Handler:
     """A runtime handler of an engine, as a RuntimeClass names it.
@@ -124,11 +128,6 @@ class Engine(ABC, Generic[Now]):
     def services(cls) -> tuple[str, ...]:
         """Returns the systemd units by which the engine may run on a node."""
         return (cls.service,) if cls.service else ()
-
-    @classmethod
-    @abstractmethod
-    def installed(cls) -> bool:
-        """Whether this engine is installed on this node."""
 
     @classmethod
     @abstractmethod

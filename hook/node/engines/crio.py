@@ -203,11 +203,6 @@ class Crio(Engine[Files]):
         self._ours = f"{drop_ins}/{_OURS}"
 
     @classmethod
-    def installed(cls) -> bool:
-        """Whether crio is installed on this node."""
-        return systemd.which("crio") is not None
-
-    @classmethod
     def find(cls) -> Self:
         """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
         said = systemd.command(["crio", "--version"]).stdout

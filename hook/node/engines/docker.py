@@ -21,13 +21,25 @@ from hook.node.artifacts.specs import cdi_file
 from hook.node.change.files import State, look, put
 from hook.node.engines import dockerd as dockerapi
 from hook.node.engines import shims, toml
-from hook.node.engines.base import CDI, LOADED_SECONDS, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import (
+    BYPASSES,
+    CDI,
+    LOADED_SECONDS,
+    RUNC_TYPES,
+    RUNTIME,
+    Base,
+    Choice,
+    Engine,
+    Handler,
+    Wiring,
+)
 from hook.node.engines.dockerd import parse, render
 from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
 from hook.node.systemd import arguments_of, option
+from hook.node.terminal import counted
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
@@ -74,11 +86,6 @@ class Docker(Engine[Settings]):
         self._config = (option(arguments, "--config-file") or [CONFIG])[-1]
 
     @classmethod
-    def installed(cls) -> bool:
-        """Whether dockerd is installed on this node."""
-        return systemd.which("dockerd") is not None
-
-    @classmethod
     def find(cls) -> Self:
         """Returns the dockerd of this node, by `dockerd --version` and the running daemon's command line."""
         said = systemd.command(["dockerd", "--version"]).stdout
@@ -99,7 +106,7 @@ class Docker(Engine[Settings]):
     def handlers(self, now: Settings, notes: dict[str, Any]) -> list[Handler]:
         """Returns the runtimes in daemon.json, and runc if it is the default.
 
-        A container can always ask for dockerd's own names of runc. No setting redirects them (`wire` remarks on it).
+        Beside those that are wired, dockerd's own runc is one too, which no setting redirects (`wire` remarks on it).
         """
         default = now.default()
         found = [Handler("runc", systemd.which("runc") or "runc", (), "the default")] if default in _STOCK else []
@@ -112,6 +119,8 @@ class Docker(Engine[Settings]):
                 path = systemd.which(called) or called
                 wired = (RUNTIME,) if real_of(path) else ()
                 found.append(Handler(name, behind(path), wired, "the default" if name == default else ""))
+        if default not in _STOCK and any(handler.wired for handler in found):
+            found.append(Handler("runc", "", (), BYPASSES))
         return found
 
     def warnings(self, now: Settings) -> list[str]:
@@ -128,8 +137,8 @@ class Docker(Engine[Settings]):
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with dockerd's runc and bypass reassert at each start "
-            f"until they are recreated: {listed(names)}"
+            f"{counted(len(names), 'container')} created with dockerd's runc: each start bypasses reassert until the "
+            f"container is recreated: {listed(names)}"
         ]
 
     def uninstall_notes(self, before: Callable[[], Settings], notes: dict[str, Any]) -> list[str]:
@@ -139,8 +148,8 @@ class Docker(Engine[Settings]):
         if not names:
             return []
         return [
-            f"{len(names)} containers were created with the runtime {created} and cannot be started again without it; "
-            f'recreate them, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
+            f"{counted(len(names), 'container')} created with the runtime {created} cannot be started again without "
+            f'it; recreate each, or keep "{created}": {{"path": "runc"}} in runtimes of {self._config}: {listed(names)}'
         ]
 
     def _containers(self, now: Settings) -> list[tuple[str, str]]:

@@ -5,15 +5,17 @@ The docker command need not be installed. Errors of daemon.json have line and co
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
-import socket
 from collections.abc import Callable
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from hook.node.errors import NodeError
+
+if TYPE_CHECKING:
+    from http.client import HTTPConnection
 
 SECONDS = 20.0
 """The longest wait for an answer, in seconds."""
@@ -37,21 +39,22 @@ def get(path: str, address: str, seconds: float = SECONDS) -> Any:
         data = json.loads(answer)
     except ValueError as error:
         raise NodeError(f"dockerd does not answer at {address}: {error}") from None
-    if status != http.client.OK:
-        kind = NotThere if status == http.client.NOT_FOUND else NodeError
+    if status != HTTPStatus.OK:
+        kind = NotThere if status == HTTPStatus.NOT_FOUND else NodeError
         raise kind(f"dockerd at {address} answers {path} with: {data.get('message', status)}")
     return data
 
 
 def fetch(path: str, address: str, who: str, seconds: float) -> tuple[int, bytes]:
     """Returns status and content of the answer to a GET on a daemon's unix socket. Raises NodeError. `who`: for it."""
-    connection = _Connection("localhost")
-    connection.address, connection.seconds = address, seconds
+    from http.client import HTTPException
+
+    connection = _connection(address, seconds)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, HTTPException) as error:
         raise NodeError(f"{who} does not answer at {address}: {error}") from None
     finally:
         connection.close()
@@ -62,8 +65,9 @@ def wait_for_reload(ask: Callable[[], None], address: str) -> None:
 
     Raises NodeError if dockerd does not answer.
     """
-    connection = _Connection("localhost")
-    connection.address = address
+    from http.client import HTTPException
+
+    connection = _connection(address, SECONDS)
     events = quote(json.dumps({"type": ["daemon"], "event": ["reload"]}))
     try:
         connection.request("GET", f"/events?filters={events}")
@@ -73,20 +77,23 @@ def wait_for_reload(ask: Callable[[], None], address: str) -> None:
         answer.readline()
     except TimeoutError:
         return
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, HTTPException) as error:
         raise NodeError(f"dockerd does not answer at {address}: {error}") from None
     finally:
         connection.close()
 
 
-class _Connection(http.client.HTTPConnection):
-    address = ""
-    seconds = SECONDS
+def _connection(address: str, seconds: float) -> HTTPConnection:
+    import socket
+    from http.client import HTTPConnection  # with email and more: only an engine that is asked needs it
 
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(self.seconds)
-        self.sock.connect(self.address)
+    class Connection(HTTPConnection):
+        def connect(self) -> None:
+            self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.sock.settimeout(seconds)
+            self.sock.connect(address)
+
+    return Connection("localhost")
 
 
 def parse(content: bytes, path: str) -> dict[str, Any]:

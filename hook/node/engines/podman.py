@@ -11,7 +11,6 @@ import glob
 import json
 import os
 import shlex
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,11 +115,6 @@ class Podman(Engine[Files]):
 
     def __init__(self, version: str) -> None:
         self.title = f"podman {version}"
-
-    @classmethod
-    def installed(cls) -> bool:
-        """Whether podman is installed on this node."""
-        return shutil.which("podman", path=os.pathsep.join(_DIRECTORIES)) is not None
 
     @classmethod
     def find(cls) -> Self:

@@ -23,6 +23,9 @@ NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
 CONTAINERS_OF = {"crio": CRIO, "k3s": CONTAINERD, "rke2": CONTAINERD}
 """What `Identity.engine`, events and `audit` call the engine of a container, where that is another name."""
 
+_PROGRAMS = {"containerd": "containerd", "crio": "crio", "docker": "dockerd", "podman": "podman"}
+"""By which an engine is found, without its module. k3s and RKE2 are by the data directory of their agent."""
+
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
 
@@ -52,7 +55,9 @@ def installed() -> list[str]:
 
 def is_installed(name: str) -> bool:
     """Whether an engine is on this node. The name may be one that this version does not know."""
-    return name in NAMES and _class(name).installed()
+    if name in _PROGRAMS:
+        return systemd.which(_PROGRAMS[name]) is not None
+    return name in NAMES and os.path.isdir(f"/var/lib/rancher/{name}/agent")
 
 
 def engine(name: str) -> AnyEngine:
@@ -178,11 +183,6 @@ class Removed(Engine[None]):
     def __init__(self, name: str) -> None:
         self.name = name
         self.title = f"{name}, which is not installed any more,"
-
-    @classmethod
-    def installed(cls) -> bool:
-        """Returns False."""
-        return False
 
     @classmethod
     def find(cls) -> Self:

@@ -21,7 +21,7 @@ from hook.core.reserve import Edit, PlaceMount, SetEnv
 from hook.core.reserve.exclusive import Closed
 from hook.core.reserve.volumes import located
 from hook.node.agent import last_starts
-from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Handler
+from hook.node.engines.base import BYPASSES, HOOK, RUNTIME, AnyEngine, Handler
 from hook.node.errors import NodeError
 from hook.node.probe import device_attempt, hostile, observe
 from hook.node.probe.device_attempt import DeviceAttempt
@@ -50,6 +50,7 @@ from hook.node.probe.starter import (
     in_sentry,
     scratch,
 )
+from hook.node.terminal import progress
 
 BY_DESIGN = frozenset(("mount", "stage", "bundle", "path", "pipe", "size"))
 """Reasons of a cold start that lie in the container, the policy or the runtime (docs/agent.md). All others: the agent
@@ -233,7 +234,9 @@ class Attempt:
         If the hostile one is refused, a further one overrides only what reassert corrects without a refusal.
         """
         if not handler.runtime:
-            return Finding(handler, UNTRIED, ["it calls no OCI runtime of this node; --adapter nri reaches it"])
+            no_runtime = "it calls no OCI runtime of this node; --adapter nri reaches it"
+            return Finding(handler, UNTRIED, [BYPASSES if handler.note == BYPASSES else no_runtime])
+        progress(f"handler {handler.name}: starting {INNOCENT}")
         innocent = self._once(handler, [], [])
         if innocent.result in (BLOCKED, UNTRIED):
             return innocent
@@ -256,6 +259,7 @@ class Attempt:
 
     def _hostile(self, handler: Handler) -> Finding:
         """Starts a container with every override; if it is refused, one without those that are always refused."""
+        progress(f"handler {handler.name}: starting a hostile container")
         first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
             return first

@@ -26,7 +26,7 @@ from typing import Any
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import read_file
 from hook.core.container.dockershim import prove
-from hook.core.container.identity import Identity, identify
+from hook.core.container.identity import SANDBOX, Identity, identify
 from hook.core.container.runtime_records import record_in
 from hook.core.container.spec import LIMIT, Spec
 from hook.core.facts.cri import learn
@@ -289,15 +289,16 @@ def _id_in(cgroups: list[str]) -> str:
 def chosen(word: str, containers: list[Running]) -> Running:
     """The container that a user means: by id, else by the beginning of an id, else by a name.
 
-    A name is only ever a name: one that equals another container's id does not hide that one. Raises ReassertError if
-    it is none, or more than one.
+    A name is only ever a name: one that equals another container's id does not hide that one. A pod's sandbox is meant
+    only if nothing else is. Raises ReassertError if it is none, or more than one.
     """
     exact = [container for container in containers if container.id == word]
     if exact:
         return _only(word, exact)
     found = [container for container in containers if len(word) >= 4 and container.id.startswith(word)]
     found += [container for container in containers if container not in found and word in _names(container)]
-    return _only(word, found)
+    sandboxes = [container for container in found if container.identity and container.identity.types == (SANDBOX,)]
+    return _only(word, [container for container in found if container not in sandboxes] or found)
 
 
 def _only(word: str, found: list[Running]) -> Running:

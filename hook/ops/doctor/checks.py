@@ -20,8 +20,12 @@ from hook.core.base.system import trusted
 from hook.core.container.allocation import LIMIT, checkpoint_path
 from hook.core.policy import store
 from hook.core.policy.model import AUDIT
+from hook.entry.dispatcher import FRONT
 from hook.node import systemd
+from hook.node.artifacts import dispatchers
+from hook.node.change.program import called
 from hook.node.status import NOT_WIRED, Status
+from hook.node.terminal import counted
 from hook.ops.audit.audit import DRIFTED, UNKNOWN, Audit, Round
 from hook.ops.events import select
 from hook.ops.events.reader import seconds_of
@@ -36,7 +40,7 @@ _DAY = 86400.0
 TAIL = 1 << 20
 """Bytes at the end of the event log that are looked at."""
 
-_COMMAND = re.compile(r"(?:`|\bRun: )(reassert [^`]+)(?:`|$)|((?:systemctl|sudo reassert) \S+ \S+)")
+_COMMAND = re.compile(r"(?:`|\bRun: )(reassert [^`]+)(?:`|$)|((?:systemctl|sudo reassert) \S+ \S+|ch(?:own|mod) [^)]+)")
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,10 @@ def checks(seen: NodeState) -> list[Check]:
     return found
 
 
-def remedy(text: str, default: str = "reassert node status") -> str:
-    """The command that a problem of `node status` names, or the default."""
+def remedy(text: str) -> str:
+    """The command that a problem or a hint of `node status` names, or ""."""
     match = _COMMAND.search(text)
-    return (match[1] or match[2]).rstrip(",;.:") if match else default
+    return (match[1] or match[2]).rstrip(",;.:") if match else ""
 
 
 def _engines(seen: NodeState) -> Iterator[Check]:
@@ -92,11 +96,13 @@ def _engines(seen: NodeState) -> Iterator[Check]:
         else:
             yield Check("engines", BAD, text, f"systemctl start {engine.service}" if engine.service else "")
     if not by_engine:
-        yield Check("engines", BAD, "no engine is found on this node", "reassert node status")
+        yield Check("engines", BAD, "no engine is found on this node")
+    held = seen.known.policy.warning
     for problem in seen.status.problems:
-        yield Check("engines", BAD, problem, remedy(problem))
+        if not held or held not in problem:  # a line of the part "policy"
+            yield Check("engines", BAD, problem, remedy(problem))
     for hint in seen.status.hints:
-        yield Check("engines", WARNING, hint, remedy(hint, ""))
+        yield Check("engines", WARNING, hint, remedy(hint))
 
 
 def _adapters(seen: NodeState) -> Iterator[Check]:
@@ -112,7 +118,8 @@ def _adapters(seen: NodeState) -> Iterator[Check]:
             yield Check("adapters", OK, f"{name}: {', '.join(handler.wired)}")
         else:
             note = f" ({handler.note})" if handler.note else ""
-            yield Check("adapters", WARNING, f"{name} bypasses reassert{note}", "reassert node install --default")
+            command = "reassert node install --default" if handler.runtime else ""
+            yield Check("adapters", WARNING, f"{name} bypasses reassert{note}", command)
 
 
 def _warm(seen: NodeState) -> Iterator[Check]:
@@ -142,8 +149,7 @@ def _policy(seen: NodeState) -> Iterator[Check]:
         return
     if policy.warning:
         yield Check("policy", BAD, policy.warning, f"reassert policy check {policy.path}")
-    rules = len(policy.candidates(None))
-    count = f"{rules} rule" if rules == 1 else f"{rules} rules"
+    count = counted(len(policy.candidates(None)), "rule")
     text = f"{policy.path}, {count}, mode {policy.mode}, failurePolicy {policy.failure_policy}"
     if policy.mode == AUDIT:
         yield Check("policy", WARNING, f"{text}: it changes no container", "set mode: Enforce in " + policy.path)
@@ -152,13 +158,15 @@ def _policy(seen: NodeState) -> Iterator[Check]:
 
 
 def _permissions(seen: NodeState) -> Iterator[Check]:
-    for path in (store.SOURCE, store.STORE, "/usr/local/lib/reassert", "/usr/lib/reassert"):
+    program = called(seen.status.record)
+    front = os.path.join(os.path.dirname(program), FRONT) if program else ""
+    for path in filter(None, (store.SOURCE, store.STORE, dispatchers.DIRECTORY, program, front)):
         try:
             trusted(path)
         except FileNotFoundError:
             continue
         except (ReassertError, OSError) as error:
-            yield Check("permissions", BAD, describe(error), f"chown -R root:root {path}; chmod -R go-w {path}")
+            yield Check("permissions", BAD, describe(error), remedy(describe(error)))
         else:
             yield Check("permissions", OK, f"only root can write to {path}")
 
@@ -182,7 +190,7 @@ def _checkpoint(seen: NodeState) -> Iterator[Check]:
     try:
         with Path(path).open("rb") as file:
             entries = json.loads(file.read(LIMIT))["Data"]["PodDeviceEntries"] or []
-        yield Check("checkpoint", OK, f"{path} has {len(entries)} allocations")
+        yield Check("checkpoint", OK, f"{path} has {counted(len(entries), 'allocation')}")
     except FileNotFoundError:
         text = f"{path} is missing: no device plugin has allocated anything, or kubelet has another root directory"
         yield Check("checkpoint", WARNING, text, "ls -l " + os.path.dirname(path))

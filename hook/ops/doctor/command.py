@@ -64,12 +64,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_table(lines: list[Check]) -> str:
-    """One line for each check; below it the command that fixes it."""
+    """One line for each check; below it the command that fixes it, unless the line has said it."""
     rows: list[list[str]] = []
     part = ""
     for line in lines:
         rows.append([line.part if line.part != part else "", _MARK[line.state], line.text])
         part = line.part
-        if line.remedy:
+        if line.remedy and line.remedy not in line.text:
             rows.append(["", "", f"  -> {line.remedy}"])
     return table(rows, ["PART", "STATE", ""])

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,7 +24,9 @@ from hook.core.facts import Container, Facts
 from hook.core.plan import Plan
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import ENFORCE, Match, Policy
+from hook.node.engines.base import NRI, RUNTIME
 from hook.node.terminal import table
+from hook.ops.policy import adapters
 from hook.ops.policy.pods import Given, Pod, documents
 
 FILE = "reassert-test.yaml"
@@ -31,7 +34,7 @@ FILE = "reassert-test.yaml"
 
 KIND = "PolicyTest"
 
-_TEST = ("apiVersion", "kind", "metadata", "policy", "cases")
+_TEST = ("apiVersion", "kind", "metadata", "policy", "adapter", "cases")
 _CASE = (
     *("name", "pod", "config", "container", "adapter", "namespace", "labels", "image", "configMaps", "secrets"),
     *("node", "expect"),
@@ -39,7 +42,6 @@ _CASE = (
 _NODE = ("allocations", "files", "missing", "directories")
 _ALLOCATION = ("resource", "deviceIDs", "env", "mounts", "devices", "annotations", "cdiDevices")
 _EXPECT = ("refusal", "env", "mounts", "annotations", "edits")
-_ADAPTERS = ("nri", "runtime")
 
 
 class CaseProblem(ReassertError):
@@ -96,7 +98,8 @@ def run(path: Path, policy_file: str | None) -> TestedFile:
         error_path = (
             f"{path}: case {case.get('name', number + 1)}" if isinstance(case, dict) else f"{path}: case {number + 1}"
         )
-        outcome.results += _run(path, _known(case, _CASE, error_path), error_path, policy)
+        given = {"adapter": test["adapter"]} if "adapter" in test else {}
+        outcome.results += _run(path, given | _known(case, _CASE, error_path), error_path, policy)
     tried = {rule for result in outcome.results for rule in result.rules}
     outcome.rules_without_case = [rule.name for rule in policy.candidates(None) if rule.name not in tried]
     return outcome
@@ -141,33 +144,47 @@ def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> I
         raise CaseProblem(f"{error_path}: expect is missing")
     expected = _known(case["expect"], _EXPECT, f"{error_path}: expect")
     node = _known(case.get("node") or {}, _NODE, f"{error_path}: node")
-    for name, identity, target in _containers(path, case, error_path, node):
+    adapter = case.get("adapter")
+    if adapter not in (None, *adapters.ADAPTERS):
+        raise CaseProblem(f"{error_path}: adapter: {adapter!r} is not one of {', '.join(adapters.ADAPTERS)}")
+    tried = adapters.ways(adapter) if adapter or "pod" in case else [(RUNTIME,)]  # which rewrites config.json
+    for name, read in _containers(path, case, error_path, node):
         result = Result(str(path), str(case.get("name") or error_path), name)
-        tested = Tested(policy, node, error_path)
-        try:
-            decided: Plan | None = tested.decide(identity, target)
-            refusal = decided.refusal() if decided else ""
-        except ReassertError as error:
-            refusal, decided = describe(error), None
-        if decided is not None:
-            result.rules = [match.rule.name for match in decided.matches if match.applies]
-        if decided is not None and not refusal:
-            decided.apply(target)
-        wanted = expected.get("refusal", False)
-        if refusal or wanted:
-            result.failures = _of_refusal(wanted, refusal)
-        else:
-            result.failures = list(_failures(expected, decided, target))
+        failures: dict[str, list[str]] = {}
+        for way in tried:
+            identity, target = read(way)
+            adapters.add_base_env(way, policy, target, node.get("files") or {})
+            tested = Tested(policy, node, error_path)
+            try:
+                decided: Plan | None = tested.decide(identity, target)
+                refusal = adapters.refusal(way, decided, tested.container) if decided else ""
+            except ReassertError as error:
+                refusal, decided = describe(error), None
+            if decided is not None:
+                result.rules = [match.rule.name for match in decided.matches if match.applies]
+            if decided is not None and not refusal:
+                decided.apply(target)
+            wanted = expected.get("refusal", False)
+            differs = _of_refusal(wanted, refusal) if refusal or wanted else _failures(expected, decided, target)
+            failures[",".join(way)] = list(differs)
+        result.failures = next(iter(failures.values()))
+        if any(other != result.failures for other in failures.values()):
+            result.failures = [f"as {way}: {text}" for way, texts in failures.items() for text in texts]
         yield result
 
 
 def _containers(
     path: Path, case: dict[str, Any], error_path: str, node: dict[str, Any]
-) -> Iterator[tuple[str, Identity, Start]]:
+) -> Iterator[tuple[str, Callable[[adapters.Way], tuple[Identity, Start]]]]:
+    """Each container's name, and what returns it as the adapters of a way see it: a new one at each call."""
     if "config" in case:
         config = str(path.parent / str(case["config"]))
-        spec = Spec(read_file(config, LIMIT), config)
-        yield "", identify(spec, copied=True), spec
+
+        def spec(way: adapters.Way) -> tuple[Identity, Start]:
+            read = Spec(read_file(config, LIMIT), config)
+            return identify(read, copied=True), read
+
+        yield "", spec
         return
     file = path.parent / str(case["pod"])
     pod = Pod(documents(file), str(file))
@@ -175,9 +192,6 @@ def _containers(
         pod.metadata["namespace"] = case["namespace"]
     if "labels" in case:
         pod.metadata["labels"] = {**(pod.metadata.get("labels") or {}), **case["labels"]}
-    adapter = case.get("adapter", "nri")
-    if adapter not in _ADAPTERS:
-        raise CaseProblem(f"{error_path}: adapter: {adapter!r} is not one of {', '.join(_ADAPTERS)}")
     given = Given(
         [str(entry) for entry in (case.get("image") or {}).get("env") or []],
         {name: str(value) for a in node.get("allocations") or [] for name, value in (a.get("env") or {}).items()},
@@ -189,7 +203,8 @@ def _containers(
     if not found:
         raise CaseProblem(f"{error_path}: the pod has no container {wanted}")
     for kind, container in found:
-        yield str(container.get("name")), *pod.start(kind, container, given, sees_annotations=adapter == "nri")
+        start = partial(pod.start, kind, container, given)
+        yield str(container.get("name")), lambda way, start=start: start(NRI in way)  # type: ignore[misc]  # mypy does not infer a lambda's default
 
 
 def _of_refusal(wanted: object, refusal: str) -> list[str]:

@@ -12,6 +12,7 @@ from hook.core.base.text import joined
 from hook.core.decide import Case
 from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import AUDIT, Policy
+from hook.entry.write_spec import ANNOTATION
 from hook.node.terminal import counted, table
 from hook.node.words import words
 from hook.ops.policy.show import effective
@@ -90,8 +91,10 @@ def affected(old: Policy, new: Policy, containers: Iterable[Running]) -> Iterato
             yield Affected(*about, (), each.problem)
             continue
         try:
-            for _, entries in touched(old, new, [(each.identity, each.spec())]):
-                yield Affected(*about, tuple(entries))
+            wrong, gone = compared(old, new, each.identity, each.spec())
+            if wrong or gone:
+                lost = f"its config.json does not say what it had without {', '.join(gone)}" if gone else ""
+                yield Affected(*about, tuple(wrong), lost)
         except (ReassertError, OSError) as error:
             yield Affected(*about, (), describe(error))
 
@@ -132,36 +135,32 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
             yield from _compared(name, rules_before[name], rules_after[name])
 
 
-def touched(
-    old: Policy, new: Policy, containers: Iterable[tuple[Identity, Start]]
-) -> Iterator[tuple[Identity, list[str]]]:
-    """The containers about which the two policies decide differently, and the entries that differ.
+def compared(old: Policy, new: Policy, identity: Identity, target: Start) -> tuple[list[str], list[str]]:
+    """What two policies make differently of a container, and what the new one no longer reserves of what it got.
 
     It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
     nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
     """
     audited = old.mode == new.mode == AUDIT
-    for identity, target in containers:
-        decisions = [Case("diff", "", lambda policy=policy: policy).decide(identity, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
-        one, other = (_wanted(decided) if audited or not decided.audit_only() else {} for decided in decisions)
-        wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
-        if wrong:
-            yield identity, wrong
+    decided = [Case("diff", "", lambda policy=policy: policy).decide(identity, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
+    in_force = [each for each in decided if audited or not each.audit_only()]
+    one, other = (_made(each) if each in in_force else {} for each in decided)
+    wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
+    was, remains = (_reserved(each) if each in in_force else [] for each in decided)
+    return wrong, [name for name in was if ANNOTATION in target.annotations and name not in remains]
 
 
-def _wanted(decided: Plan) -> dict[str, object]:
-    """What a decision would make of the container, by the name of each entry."""
-    reasons = decided.reasons()
-    return {
-        **{f"env {name}": value for name, value in decided.env.values.items()},
-        **{f"env {pattern}": None for pattern in decided.env.absent},
-        **{f"mount {edit.name}": edit.source() for edit in decided.mounts},
-        **{f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits if edit.kind not in _OWN},
-        **({"refusal": joined(reasons)} if reasons else {}),
-    }
+def _made(decided: Plan) -> dict[str, str]:
+    """What a decision would change of the container, by the name of each entry."""
+    if reasons := decided.reasons():
+        return {"refusal": joined(reasons)}
+    return {f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits}
 
 
-_OWN = ("env", "mount")
+def _reserved(decided: Plan) -> list[str]:
+    """The names of what a policy reserves in the container, changed or not."""
+    env = [*decided.env.values, *decided.env.absent]
+    return [*(f"env {name}" for name in env), *(f"mount {edit.name}" for edit in decided.mounts)]
 
 
 def _read(path: str) -> Policy:

@@ -16,6 +16,7 @@ from hook.core.base.errors import ReassertError
 from hook.core.container.identity import CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
 from hook.core.container.spec import JOINED, THE_NODES
 from hook.core.container.start import Start
+from hook.node.terminal import counted
 
 UID = "00000000-0000-0000-0000-000000000000"
 """Of a pod whose YAML has none: no pod of a cluster has it."""
@@ -85,9 +86,8 @@ class Pod:
             elif (template := _template(document)) is not None:
                 pods.append(template)
         if len(pods) != 1:
-            raise PodProblem(
-                f"{error_path}: {len(pods)} pods in this file; it takes one Pod, or one object with a template"
-            )
+            there = counted(len(pods), "pod")
+            raise PodProblem(f"{error_path}: {there} in this file; it takes one Pod, or one object with a template")
         self._pod = pods[0]
         self.metadata: dict[str, Any] = self._pod.get("metadata") or {}
         spec = self._pod.get("spec")

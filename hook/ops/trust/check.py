@@ -106,7 +106,7 @@ def _live_problems(store: Store, manifest: dict[str, Any]) -> list[str]:
         time.sleep(_BETWEEN)
         manifest = store.manifest() or manifest
     return [
-        f"{store.live}: {len(different)} files are not those of the newest generation, {different[0]} for one; "
+        f"{store.live}: {different[0]}, of {counted(len(different), 'file')}, is not that of the newest generation; "
         f"run reassert trust build"
     ]
 

@@ -233,8 +233,8 @@ def test_containers_outlive_what_started_them(node: Wirable) -> None:
     old = node.booted.cri.run_pod("crun")
     older = old.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")])
     excluded = node.booted.cri.run_pod("runc", namespace="kube-system")
-    past = "1 pods were created before the install; until they are recreated (kubectl drain), a container that starts "
-    past += "in them bypasses reassert: default/p"
+    past = "1 pod created before the install; until it is recreated (kubectl drain), a container that starts "
+    past += "in such a pod bypasses reassert: default/p"
     assert f"Note: {past}\n" in node.install("--no-probe").stdout
     assert (node.status()[0], node.hints()) == (0, [f"containerd: {past}"])
     late = old.run(name="late", env=[("NVIDIA_VISIBLE_DEVICES", "all")])

@@ -15,6 +15,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.wired import PACKAGED, audited, with_program_and_images
+from hook.node.engines.base import BYPASSES
 
 DAEMON_JSON = "/etc/docker/daemon.json"
 ADMINISTRATORS = """{
@@ -118,6 +119,10 @@ def test_reload_wires_it_and_containers_run_on(docker: Docker) -> None:
     docker.start("during")
     assert docker("exec", "--env", ENV, "during", *SHOW) == WANTED
     assert audited(docker.node) == {"before": ("docker", "drifted"), "during": ("docker", "in policy")}
+    assert docker.probe("--runtime=runc") == "/tmp/evil\n"
+    [bypass] = [line for line in reassert(docker.node, "status").splitlines() if BYPASSES in line]
+    assert bypass.split()[:6] == ["docker", "20.10.24", "runc", "-", "no", "-"], bypass
+    assert BYPASSES in reassert(docker.node, "verify", "--except", "way/*", "--except", "warm/*", "--except", "rule/*")
     docker("restart", "--time=0", "before")  # made with runc, which stays what it is
 
 
@@ -149,7 +154,7 @@ def test_uninstall_leaves_every_byte_and_every_container(docker: Docker) -> None
     docker.start("during")
     pid = docker.pid()
     said = reassert(docker.node, "uninstall")
-    assert "Note: 1 containers were created with the runtime reassert and cannot be started again" in said
+    assert "Note: 1 container created with the runtime reassert cannot be started again" in said
     assert said.splitlines()[0].endswith(": during")
     assert (docker.info()["DefaultRuntime"], docker.runtimes()) == ("runc", runtimes)
     assert docker.pid() == pid
@@ -245,7 +250,7 @@ def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docke
 def test_containers_of_before_are_named(docker: Docker) -> None:
     docker("create", "--name", "before", "--network=host", "--env", ENV, HOSTILE)
     docker.start("crun", "--runtime=crun")
-    past = "1 containers were created with dockerd's runc and bypass reassert at each start until they are"
-    assert f"Note: {past} recreated: before\n" in reassert(docker.node, "install", "--no-probe")
+    past = "1 container created with dockerd's runc: each start bypasses reassert until the container is recreated"
+    assert f"Note: {past}: before\n" in reassert(docker.node, "install", "--no-probe")
     found = json.loads(reassert(docker.node, "status", "--output=json"))
-    assert (found["problems"], found["hints"]) == ([], [f"docker: {past} recreated: before"])
+    assert (found["problems"], found["hints"]) == ([], [f"docker: {past}: before"])

@@ -19,9 +19,9 @@ FAST = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
 EPOCH = {"SOURCE_DATE_EPOCH": "1700000000"}
 """git may refuse to read a clone that belongs to somebody else."""
 
-# As fast as it gets: nobody pulls the plug. Where the admin's edit and the package's meet, the edit stays.
+# As fast as it gets: nobody pulls the plug. Nobody is there to be asked either.
 INSTALL = "dpkg --force-unsafe-io --install /debs/1.deb"
-UPGRADE = "dpkg --force-unsafe-io --force-confdef --force-confold --install /debs/2.deb"
+UPGRADE = "dpkg --force-unsafe-io --install /debs/2.deb"
 
 POLICY = "/etc/reassert/policy.yaml"
 INSTALLED = "/var/lib/reassert/node/installed.json"
@@ -29,6 +29,8 @@ BELOW_A_PREFIX = """{"parts": {"containerd": {
 "adapters": ["runtime"], "runtimeClass": null, "files": {}, "references": [], "directories": [], "units": [],
 "notes": {"program": "/srv/own/reassert/reassert", "prefix": "/srv/own"}}}}"""
 """INSTALLED where containerd calls a program that `install.sh --prefix /srv/own` placed."""
+PLACED = "/srv/own/reassert/start"
+"""A file of that program."""
 
 NEW_POLICY = "# what a later version ships\n"
 
@@ -61,7 +63,7 @@ def debs() -> Iterator[Path]:
     (second / "reassert/lib/later.txt").write_text("a later version\n")
     package = build(second, "0.3.0-2")
     run("dpkg-deb", "--raw-extract", str(package), str(second / "tree"))
-    with (second / "tree/etc/reassert/policy.yaml").open("a") as policy:
+    with (second / "tree/usr/share/reassert/policy.yaml").open("a") as policy:
         policy.write(NEW_POLICY)
     run("dpkg-deb", "--root-owner-group", "--build", "-Zgzip", "-z1", str(second / "tree"), str(directory / "2.deb"))
     yield directory

@@ -46,7 +46,8 @@ def test_it_has_no_wings(core: Path) -> None:
         "nri",
     }
     said = run(str(core), "--help").stdout
-    assert set(re.findall(r"^    (\w+)\b", said, re.MULTILINE)) == {"agent", "cdi", "dispatcher", "nri", "policy"}
+    commands = {"agent", "cdi", "dispatcher", "hook", "nri", "policy", "runtime"}
+    assert set(re.findall(r"^  (\w+)\b", said, re.MULTILINE)) == commands
     refused = run(str(core), "node", "status", check=False)
     assert (refused.returncode, "invalid choice: 'node'" in refused.stderr) == (2, True)
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from e2e.packaging.chroot import Chroot
-from e2e.packaging.conftest import BELOW_A_PREFIX, INSTALL, INSTALLED, NEW_POLICY, POLICY, UPGRADE, build, frozen
+from e2e.packaging.conftest import BELOW_A_PREFIX, INSTALL, INSTALLED, PLACED, POLICY, UPGRADE, build, frozen
 from e2e.support import REASSERT, TOP, need, run
 
 PROGRAM = "/usr/lib/reassert/reassert"
@@ -126,7 +126,7 @@ def test_an_upgrade_compiles_the_policy_of_a_node_in_use(installed: Chroot) -> N
     installed.run("reassert policy compile > /dev/null")
     installed.put("/var/lib/reassert/etc-reassert-policy.yaml.json", "another version's")
     installed.run(UPGRADE)
-    assert installed.read(POLICY) == shipped + NEW_POLICY  # nobody had edited it
+    assert installed.read(POLICY) == shipped  # an upgrade changes no policy
     assert '"source":"/etc/reassert/policy.yaml"' in installed.read("/var/lib/reassert/etc-reassert-policy.yaml.json")
 
 
@@ -146,6 +146,52 @@ def test_goes_without_a_trace_and_comes_back(debian: Chroot) -> None:
     assert debian.files() == before
 
 
+MINE = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: from-configuration-management}
+spec: {rules: []}
+"""
+
+WITH_CONFFILE = """
+dpkg-deb --raw-extract /debs/1.deb /old
+cp /old/usr/share/reassert/policy.yaml /old/etc/reassert/
+echo /etc/reassert/policy.yaml > /old/DEBIAN/conffiles
+sed -i 's/^Version: .*/Version: 0.2.0-1/' /old/DEBIAN/control
+rm /old/DEBIAN/postinst /old/usr/share/reassert/policy.yaml
+dpkg-deb --build -Znone /old /old.deb
+rm -r /old
+"""
+"""Makes /old.deb, as versions before 0.4 were: their policy was a conffile."""
+
+
+def test_a_policy_that_is_there_before_the_package_stays(debian: Chroot) -> None:
+    """Nobody is asked, in any order of file, installation, upgrade, removal and purge."""
+    debian.put(POLICY, MINE)
+    for command in (INSTALL, UPGRADE, "dpkg --remove reassert", INSTALL, "dpkg --remove reassert"):
+        debian.run(command)
+        assert debian.read(POLICY) == MINE, command
+    debian.run("dpkg --purge reassert; test ! -e /etc/reassert")
+    debian.run(f"mkdir /etc/reassert; ln -s /srv/policy.yaml {POLICY}; {INSTALL}")  # the file comes later
+    assert debian.run(f"readlink {POLICY}").stdout == "/srv/policy.yaml\n"
+    debian.run(f"rm {POLICY}; {UPGRADE}; test ! -e {POLICY}")  # an administrator has deleted it
+
+
+def test_a_policy_that_was_a_conffile_stays(debian: Chroot) -> None:
+    debian.run(WITH_CONFFILE)
+    debian.put(POLICY, MINE)
+    asked = debian.run("dpkg --install /old.deb", check=False)
+    assert asked.returncode == 1
+    assert "conffile" in asked.stdout
+    debian.run(UPGRADE)
+    assert state(debian) == "installed 0.3.0-2"
+    assert debian.read(POLICY) == MINE
+    debian.run("dpkg --purge reassert; dpkg --install /old.deb")
+    shipped = debian.read(POLICY)
+    debian.run(UPGRADE)
+    assert debian.read(POLICY) == shipped
+
+
 def test_an_administrators_own_files_survive_a_purge(installed: Chroot) -> None:
     installed.put("/etc/reassert/company-ca.pem", "ours")
     installed.run("dpkg --purge reassert")
@@ -155,21 +201,23 @@ def test_an_administrators_own_files_survive_a_purge(installed: Chroot) -> None:
 def test_a_package_is_refused_on_a_node_with_another_installation(debian: Chroot) -> None:
     before = debian.files()
     debian.put(INSTALLED, BELOW_A_PREFIX)
+    debian.put(PLACED, "")
     done = debian.run(INSTALL, check=False)
     assert done.returncode == 1
     assert "this node is wired with /srv/own/reassert/reassert, and a node has one installation" in done.stdout
-    debian.run(f"dpkg --purge reassert; rm -r {os.path.dirname(os.path.dirname(INSTALLED))}")
+    debian.run(f"dpkg --purge reassert; rm -r /srv/own {os.path.dirname(os.path.dirname(INSTALLED))}")
     assert debian.files() == before
-    debian.run(INSTALL)
     debian.put(INSTALLED, BELOW_A_PREFIX)
+    debian.run(INSTALL)  # the other program is gone
+    debian.put(PLACED, "")
     for refused in (UPGRADE, "dpkg --remove reassert"):
         assert "/srv/own/reassert/reassert node uninstall" in debian.run(refused, check=False).stdout
     assert state(debian) == "installed 0.3.0-1"
-    # Removed before the other installation came: dpkg deletes the policy at a purge.
+    # Removed before the other installation came.
     debian.run(f"rm {INSTALLED}; dpkg --remove reassert")
     debian.put(INSTALLED, BELOW_A_PREFIX)
-    assert "write it again" in debian.run("dpkg --purge reassert").stdout
-    assert debian.run(f"ls {INSTALLED}").returncode == 0
+    assert "run '/srv/own/reassert/reassert node uninstall --purge'" in debian.run("dpkg --purge reassert").stdout
+    assert debian.run(f"ls {INSTALLED} {POLICY}").returncode == 0
 
 
 def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> None:

@@ -144,6 +144,55 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT, *TRUST)] == ["not-found"] * 5
 
 
+def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: BootedNode, debs: Path) -> None:
+    """The policy comes first; an upgrade is unpacked, not configured, and then removed: dpkg runs no prerm.
+
+    Running containers and new ones go on, without the policy; the package unwires the node when it comes back.
+    """
+    (node.directory / "debs").mkdir()
+    for name in ("1.deb", "2.deb"):
+        os.link(debs / name, node.directory / "debs" / name)
+    install, upgrade = (script.replace("/debs/", f"{node.directory}/debs/") for script in (INSTALL, UPGRADE))
+    containerd = node.path(CONFIG).read_bytes()
+    node.path(POLICY).parent.mkdir()
+    node.path(POLICY).write_text(POLICY_TEXT)
+    sh(node, f"{install} < /dev/null")
+    assert node.path(POLICY).read_text() == POLICY_TEXT
+    sh(node, "reassert node install --adapter runtime,nri --no-probe")
+    node.wait_for_cri()
+    pod = node.cri.run_pod("")
+    container = pod.run(env=[(VISIBLE, "all")])
+    assert f"{VISIBLE}=void" in container.environ()
+
+    sh(node, upgrade.replace("--install", "--unpack"))
+    removed = sh(node, "dpkg --remove reassert 2>&1")
+    assert "containers start, WITHOUT the policy" in removed
+    assert "install the package again" in removed
+    assert container.exec_environ()
+    assert visible(node) == {f"{VISIBLE}=all"}
+    sh(node, "systemctl restart containerd")
+    node.wait_for_cri()
+    assert visible(node) == {f"{VISIBLE}=all"}
+    assert container.exec_environ()
+    pod.remove()
+    assert [node.property(unit, "ActiveState") for unit in AGENT] == ["inactive"] * 2
+    assert "install the package again" in sh(node, "/usr/lib/reassert/reassert node status 2>&1 || :")
+    purged = sh(node, "dpkg --purge reassert 2>&1")
+    assert "install the package again, then run '/usr/lib/reassert/reassert node uninstall --purge'" in purged
+    assert node.path(POLICY).read_text() == POLICY_TEXT
+
+    sh(node, f"{install}; reassert node install --adapter runtime,nri --no-probe")
+    node.wait_for_cri()
+    assert visible(node) == {f"{VISIBLE}=void"}
+    sh(node, upgrade.replace("--install", "--unpack"))
+    sh(node, f"dpkg --remove reassert; {upgrade}; reassert node uninstall; dpkg --purge reassert")
+    node.wait_for_cri()
+    assert node.path(CONFIG).read_bytes() == containerd
+    assert visible(node) == {f"{VISIBLE}=all"}
+    for path in ("/usr/local/sbin/reassert-runc", "/usr/lib/reassert", "/etc/reassert", "/var/lib/reassert"):
+        assert not node.path(path).exists()
+
+
 def test_a_node_has_one_installation(node: BootedNode, debs: Path) -> None:
     """Each refuses beside the other, and says how to move."""
     (node.directory / "debs").mkdir()

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from e2e.packaging.chroot import Chroot
-from e2e.packaging.conftest import BELOW_A_PREFIX, EPOCH, FAST, INSTALLED
+from e2e.packaging.conftest import BELOW_A_PREFIX, EPOCH, FAST, INSTALLED, PLACED
 from e2e.support import REASSERT, TOP, need, run, scratch
 from hook import __version__
 
@@ -176,6 +176,7 @@ def test_the_rpms_scripts_upgrade_and_remove(release: Path, directory: Path) -> 
     assert "mode: Enforce" in node.read("/etc/reassert/policy.yaml")
     node.put("/usr/local/sbin/reassert-byhand", "#!/bin/sh\nexec /usr/lib/reassert/reassert runtime\n", 0o755)
     node.put(INSTALLED, BELOW_A_PREFIX)
+    node.put(PLACED, "")
     refused = node.run(f"{rpm} -U --replacepkgs root/{RPM}", inside=False, check=False)
     assert refused.returncode != 0
     assert "this node is wired with /srv/own/reassert/reassert, and a node has one installation" in refused.stdout

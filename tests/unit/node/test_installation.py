@@ -132,12 +132,19 @@ def test_a_node_has_one_installation(
     """An uninstall is refused for the wiring of another program only."""
     monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)
     monkeypatch.setattr(sys, "executable", own)
-    monkeypatch.setattr(os.path, "lexists", lambda path: packaged)
+    monkeypatch.setattr(os.path, "exists", lambda path: packaged or path == f"{os.path.dirname(COPIED)}/start")
     if said and (installs or not said.startswith(("the package", "run"))):
         with pytest.raises(NodeError, match=said):
             program.refuse_another(found, installs)
     else:
         program.refuse_another(found, installs)
+
+
+def test_a_program_that_is_gone_can_be_replaced_by_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)
+    monkeypatch.setattr(sys, "executable", "/srv/other/reassert")
+    for gone in (COPIED, PACKAGED):
+        program.refuse_another(record(gone), installs=True)
 
 
 def test_another_version_is_said() -> None:

@@ -85,7 +85,7 @@ def test_containers_that_started_before_it_was_put_back_keep_their_dispatcher(no
     node.engine.fails.add("prove")
     with pytest.raises(NodeError):
         node.install(node.wiring("runc", "crun"))
-    assert node.said[-1].startswith(f"1 running containers or commands still call {node.dispatcher()}: it stays")
+    assert node.said[-1].startswith(f"1 running container or command still calls {node.dispatcher()}: it stays")
     assert real_of(str(node.dispatcher())) == "/usr/sbin/runc"
     assert not node.dispatcher("crun").exists()
     assert node.config.read_bytes() == b"theirs\n"

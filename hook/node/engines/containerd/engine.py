@@ -47,6 +47,7 @@ from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
 from hook.node.services import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
 from hook.node.systemd import arguments_of, option
+from hook.node.terminal import counted
 
 CONFIG = "/etc/containerd/config.toml"
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
@@ -70,11 +71,6 @@ class Containerd(Engine[Dump]):
         self.title = f"containerd {'.'.join(map(str, version))}"
         self._config = config
         self._address = address
-
-    @classmethod
-    def installed(cls) -> bool:
-        """Whether containerd is installed on this node."""
-        return systemd.which("containerd") is not None
 
     @classmethod
     def find(cls) -> Self:
@@ -155,8 +151,8 @@ class Containerd(Engine[Dump]):
             return []
         becomes = "is refused if it lacks a reserved value" if hooked else "bypasses reassert"
         return [
-            f"{len(names)} pods were created before the install; until they are recreated (kubectl drain), a container "
-            f"that starts in them {becomes}: {shims.listed(names)}"
+            f"{counted(len(names), 'pod')} created before the install; until it is recreated (kubectl drain), a "
+            f"container that starts in such a pod {becomes}: {shims.listed(names)}"
         ]
 
     def warnings(self, now: Dump) -> list[str]:

@@ -46,11 +46,6 @@ class Rancher(Containerd):
     restart_note = "the kubelet restarts too, on a server also the API server; running pods stay"
 
     @classmethod
-    def installed(cls) -> bool:
-        """Whether the distribution's agent is set up on this node, by its data directory."""
-        return os.path.isdir(f"{cls.directory}/agent")
-
-    @classmethod
     def services(cls) -> tuple[str, ...]:
         """Returns the units of a server and of an agent; a node has one of them."""
         return cls.units

@@ -51,7 +51,7 @@ def daemon(machine: Machine) -> Iterator[Machine]:
 def test_a_container_that_goes_while_all_are_looked_at_is_no_error(daemon: Machine) -> None:
     engine = Docker.find()
     [said] = engine.uninstall_notes(engine.read, {"created": "reassert"})
-    assert said.startswith("1 containers were created with the runtime reassert")
+    assert said.startswith("1 container created with the runtime reassert")
     assert said.endswith(": a")
 
 

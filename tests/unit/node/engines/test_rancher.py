@@ -10,6 +10,7 @@ import pytest
 from hook.node.change.files import look
 from hook.node.engines.base import RUNTIME, Choice, Wiring
 from hook.node.engines.containerd.rancher import K3s, Rke2
+from hook.node.engines.registry import is_installed
 from hook.node.errors import NodeError
 from unit.ownmachine import Machine
 from unit.support import policy
@@ -116,7 +117,7 @@ def test_containerd_1_is_refused(etc: Path) -> None:
 
 
 def test_a_k3s_that_never_started_is_named(etc: Path) -> None:
-    assert K3s.installed()
+    assert is_installed("k3s")
     with pytest.raises(NodeError, match=r"config.toml: start k3s once; if it was told to use another engine"):
         K3s.find()
 

@@ -101,12 +101,14 @@ def container(container_id: str, name: str = "", identity: Identity | None = Non
 def test_a_name_that_looks_like_an_id_hides_nobody() -> None:
     forged = container(B, A)
     named = container("c" * 64, "web", Identity("containerd", True, "n", "p", container="web"))
-    there = [container(A, "db"), forged, named]
+    sandbox = container("5" * 64, identity=Identity("containerd", True, "n", "p", types=("sandbox",)))
+    there = [container(A, "db"), forged, sandbox, named]
     assert chosen(A, there).id == A
     assert chosen("db", there).id == A
     assert chosen("bbbb", there).id == B
     for word in ("n/p", "p/web", "n/p/web", "p", "web"):
         assert chosen(word, there) is named
+    assert chosen("n/p", [sandbox]) is sandbox
     twice = [*there, container("d" * 64, "aaaa")]
     with pytest.raises(
         ReassertError, match=r"2 running containers have the id or name aaaa: a{64} \(db\), d{64} \(aaaa\)"

@@ -51,7 +51,8 @@ class Suite:
         (directory / "config.json").write_text(json.dumps(found))
 
     def run(self, *cases: dict[str, Any], output: str = "json", **fields: Any) -> tuple[int, str, str]:
-        test = {"kind": "PolicyTest", "policy": "policy.yaml", "cases": list(cases), **fields}
+        of_all = {"kind": "PolicyTest", "policy": "policy.yaml", "adapter": "runtime", **fields}
+        test = {key: value for key, value in of_all.items() if value} | {"cases": list(cases)}
         (self.directory / "reassert-test.yaml").write_text(json.dumps(test))
         done = called("policy", "test", str(self.directory), "-o", output)
         return done.returncode, done.stdout, done.stderr
@@ -104,6 +105,24 @@ def test_labels_and_adapter_decide_which_rules_match(suite: Suite) -> None:
     assert suite.failures({"env": {"L": "1"}}, labels={"a": "b"}, adapter="runtime") == []
 
 
+def test_without_an_adapter_each_one_must_do_what_is_expected(suite: Suite) -> None:
+    """The NRI plugin cannot remove env, and a hook cannot set it."""
+
+    def failures(expect: dict[str, Any], **case: Any) -> list[str]:
+        _, out, err = suite.run({"name": "n", "pod": "pod.yaml", "expect": expect, **case}, adapter=None)
+        return list(json.loads(out)["tests"][0]["results"][0]["failures"]) if out else [err]
+
+    [only_hook] = failures({"env": {"CA": "/ca.pem"}})
+    assert only_hook.startswith("as hook: refused: rule ca: env CA is not what the policy wants, and a hook cannot set")
+    nri, hook = failures({"env": {"CA": "/ca.pem"}}, image={"env": ["BAD=1"]})
+    assert nri.startswith("as nri: refused: rule ca: env BAD must be absent")
+    assert hook.startswith("as hook: refused: ")
+    assert failures({"env": {"CA": "/ca.pem"}}, adapter="nri") == []
+    assert failures({"refusal": True}, adapter="hook") == []
+    (suite.directory / "pod.yaml").write_text(POD.replace("env: [{name: CA, value: /mine}]", "env: []"))
+    assert failures({"env": {"CA": "/ca.pem"}}) == []  # without the wrapper, from base_runtime_spec
+
+
 def test_facts_of_the_node_are_given_and_not_read_here(suite: Suite) -> None:
     node = {"files": {"/f": "value"}, "missing": ["/ca"]}
     [missing] = suite.failures({"env": {}}, node={"missing": ["/ca"]})
@@ -146,7 +165,7 @@ def test_junit_has_a_case_for_each_container(suite: Suite) -> None:
         ({"pod": "gone.yaml", "expect": {}}, "gone.yaml: No such file or directory"),
         ({"pod": "pod.yaml", "expect": {"envs": {}}}, "unknown field 'envs'; did you mean env?"),
         ({"pod": "pod.yaml", "container": "x", "expect": {}}, "the pod has no container x"),
-        ({"pod": "pod.yaml", "adapter": "x", "expect": {}}, "adapter: 'x' is not one of nri, runtime"),
+        ({"pod": "pod.yaml", "adapter": "x", "expect": {}}, "adapter: 'x' is not one of runtime, nri, hook"),
     ],
 )
 def test_case_that_is_wrong_is_an_error_of_its_own(suite: Suite, case: dict[str, Any], complaint: str) -> None:
@@ -170,11 +189,16 @@ def test_explain_shows_each_container_of_a_pod(suite: Suite) -> None:
     text = POD.replace("spec:\n", "spec:\n  initContainers: [{name: i}]\n")
     (suite.directory / "pod.yaml").write_text(text)
     where = (str(suite.directory / "pod.yaml"), "--policy", str(suite.directory / "policy.yaml"))
-    done = called("explain", *where, "-o", "json")
+    done = called("explain", *where, "-o", "json", "--adapter", "runtime")
     assert done.returncode == 0, done.stderr
     init, container = json.loads(done.stdout)
     assert (init["container"]["types"], container["container"]["types"]) == (["init"], ["container"])
     assert "env CA" in [f"{edit['kind']} {edit['name']}" for edit in container["edits"]]
-    table = called("explain", *where)
-    assert table.stdout.count("\nresult") == 2
+    table = called("explain", *where, "--adapter", "nri")
+    assert (table.returncode, table.stdout.count("\nresult")) == (0, 2)
+    (suite.directory / "policy.yaml").write_text(document({"name": "ca", "env": RULE["env"]}))
+    each = called("explain", *where)
+    told = [" ".join(line.split()) for line in each.stdout.splitlines() if line.startswith(("adapter", "result"))]
+    assert told[:4] == ["adapter runtime, nri, hook", *(told[1], told[2]), "result started corrected"], each.stdout
+    assert (each.returncode, each.stderr) == (1, "reassert: the adapters decide differently; name one with --adapter\n")
     assert called("explain", *where, "-o", "diff").returncode == 2

@@ -11,8 +11,9 @@ import pytest
 
 from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
+from hook.entry.write_spec import ANNOTATION
 from hook.ops.audit.inventory import Running
-from hook.ops.policy.diff import Change, affected, changes, diff, touched
+from hook.ops.policy.diff import Change, affected, changes, compared, diff
 from unit.support import CONTAINERD, called, document, policy, reassert, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "B", "absent": True}]}
@@ -83,24 +84,39 @@ def test_command_says_so_by_its_exit_status(root_dir: Path) -> None:
     assert reassert("policy", "diff", f"{root_dir}/old", "/nonexistent").returncode == 1
 
 
-def test_touched_containers_are_those_about_which_the_decision_differs() -> None:
-    """The seam for containers that run."""
+def test_compared_are_edits_and_refusals() -> None:
+    """Not what a policy reserves: a container that has it already would start as before."""
     inside = spec(env=[], annotations={**CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "a"})
     outside = spec(env=[], annotations=CONTAINERD)
-    both = [(identify(each), each) for each in (inside, outside)]
     rule = {"name": "r", "match": {"namespaces": ["a"]}, "env": [{"name": "X", "value": "1"}]}
     changed = {**rule, "env": [{"name": "X", "value": "2"}]}
-    told = list(touched(policy(CA, rule), policy(CA, changed), both))
-    assert [(identity.namespace, wrong) for identity, wrong in told] == [("a", ["env X"])]
+    told = [compared(policy(CA, rule), policy(CA, changed), identify(each), each) for each in (inside, outside)]
+    assert told == [(["env X"], []), ([], [])]
+    has = spec(env=["X=2"], annotations={**CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "a"})
+    assert compared(policy(rule, mode="Audit"), policy(changed), identify(has), has) == ([], [])
+    assert compared(policy(rule, mode="Audit"), policy(rule), identify(has), has) == (["env X"], [])
+    denies = policy({**rule, "onConflict": "Deny"})
+    assert compared(policy(rule), denies, identify(has), has) == (["env X", "refusal"], [])
+    assert compared(policy(rule), denies, identify(inside), inside) == ([], [])
+
+
+def test_what_the_wrapper_corrected_is_not_known_without_the_rule() -> None:
+    """The config.json has what the rule wanted, and not what the pod had asked for."""
+    one = spec(env=["CA=/ca.pem"], annotations={**CONTAINERD, ANNOTATION: "{}"})
+    assert compared(policy(CA), policy(), identify(one), one) == ([], ["env CA", "env B"])
+    assert compared(policy(CA), policy(CA), identify(one), one) == ([], [])
+    never = spec(env=["CA=/ca.pem"], annotations=CONTAINERD)
+    assert compared(policy(CA), policy(), identify(never), never) == ([], [])
 
 
 def test_a_policy_in_audit_mode_touches_nothing_until_it_is_enforced() -> None:
     one = spec(env=[], annotations=CONTAINERD)
-    there = [(identify(one), one)]
+    two = spec(env=["B=1"], annotations=CONTAINERD)
     audit, other = policy(CA, mode="Audit"), policy({**CA, "env": CA["env"][:1]}, mode="Audit")
-    assert [entries for _, entries in touched(audit, policy(CA), there)] == [["env CA", "env B"]]
-    assert list(touched(audit, audit, there)) == []
-    assert [entries for _, entries in touched(audit, other, there)] == [["env B"]]
+    assert compared(audit, policy(CA), identify(one), one) == (["env CA"], [])
+    assert compared(audit, policy(CA), identify(two), two) == (["env CA", "env B"], [])
+    assert compared(audit, audit, identify(two), two) == ([], [])
+    assert compared(audit, other, identify(two), two) == (["env B"], [])
 
 
 def test_a_container_that_cannot_be_read_is_told_and_hides_no_other(
@@ -119,7 +135,7 @@ def test_a_container_that_cannot_be_read_is_told_and_hides_no_other(
     assert [each.id for each in told] == ["1", "2", "3"]
     assert told[0].problem.startswith("/b/config.json")
     assert told[1].problem == "kata?"
-    assert told[2].entries == ("env CA", "env B")
+    assert told[2].entries == ("env CA",)
     old, new = root_dir / "old.yaml", root_dir / "new.yaml"
     old.write_text(document(CA))
     new.write_text(document())
