@@ -142,6 +142,7 @@ ready() {
   [ "$status" -eq 0 ] || reason=NotReady
   printf '%s %s\n' "$reason" "$(printf %s "$said" | tr '\n' ' ')" > "$work/state.new"
   mv "$work/state.new" "$work/state"
+  [ "${FLEET:-false}" = false ] || setsid "${0%/*}/facts.sh" > "$work/facts.log" 2>&1 < /dev/null & # it outlasts the probe
   [ -z "$said" ] || printf '%s\n' "$said"
   return "$status"
 }
