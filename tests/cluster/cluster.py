@@ -169,7 +169,7 @@ class Cluster:
         self._start("kube-scheduler", f"--kubeconfig={at}/scheduler.conf", "--leader-elect=false")
 
     def _start(self, program: str, *arguments: str) -> None:
-        command = ["setpriv", "--pdeathsig", "KILL", str(PROGRAMS / program), *arguments]
+        command = ["setpriv", "--pdeathsig", "KILL", "--", str(PROGRAMS / program), *arguments]
         with (self.directory / f"{program}.log").open("wb") as log:
             self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
@@ -251,6 +251,16 @@ class Cluster:
                 shutil.copy(content, target)
             else:
                 target.write_text(content)
+
+    def usage(self) -> dict[str, tuple[float, float]]:
+        """Seconds of CPU and resident MiB of each program of the control plane."""
+        found = {}
+        for process in self._processes:
+            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+            name = Path(str(process.args[4])).name  # type: ignore[index]  # a list; after setpriv's words
+            found[name] = (seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
+        return found
 
     # What an administrator has
 
