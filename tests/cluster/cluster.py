@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from e2e.kubernetes.image import NAME, write_image
+from e2e.kubernetes.image import NAME, jq, write_image
 from e2e.node.booted import BootedNode, booted
 from e2e.support import TOP, run, scratch
 from unit.kubernetes.chart import CHART, helm
@@ -194,7 +194,9 @@ class Cluster:
         run(*there, "link", "set", "eth0", "up")
         run(*there, "route", "add", "default", "via", CONTROL)
         ip("route", "add", f"10.97.{number}.0/24", "via", address)
-        image = write_image(node.directory, TOP / "build/roots/trixie", {PROGRAMS / "kubectl": "usr/bin/kubectl"})
+        image = write_image(
+            node.directory, TOP / "build/roots/trixie", {PROGRAMS / "kubectl": "usr/bin/kubectl"} | jq()
+        )
         node.ctr("image", "import", str(image))
         image.unlink()
         self.authority.issue(f"kubelet-{name}", f"system:node:{name}", "system:nodes", (address,))

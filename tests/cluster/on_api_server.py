@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.support import run
+from e2e.support import TOP, run
 from unit.kubernetes.chart import KUBERNETES
 
 from cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object
@@ -382,3 +384,104 @@ def test_of_its_own_the_token_writes_status_and_owner_alone(cluster: Cluster, fl
 def test_a_token_of_no_pod_writes_no_enforcement(cluster: Cluster, fleet: Client) -> None:
     status, said = apply(Client(cluster, "unbound-fleet"), enforcement(MINE, status=FACTS), "--subresource=status")
     assert (status, "this token of reassert names no node" in said) == (1, True)
+
+
+# -- OpenReports
+
+VENV = TOP / "build/venv-openreports"
+OPENREPORTS = KUBERNETES / "openreports"
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+ONE_OF = ["pass", "fail", "warn", "error", "skip"]
+SUBJECT = {"type": "object", "properties": dict.fromkeys(("apiVersion", "kind", "name", "uid"), TEXT)}
+RESULT = {
+    "type": "object",
+    "required": ["policy"],
+    "properties": {
+        **dict.fromkeys(("policy", "rule", "message"), TEXT),
+        "severity": {**TEXT, "enum": ["critical", "high", "medium", "low", "info"]},
+        "result": {**TEXT, "enum": ONE_OF},
+        "timestamp": {
+            "type": "object",
+            "required": ["seconds", "nanos"],
+            "properties": {"seconds": NUMBER, "nanos": NUMBER},
+        },
+    },
+}
+CLUSTER_REPORT: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusterreports.openreports.io"},
+    "spec": {
+        "group": "openreports.io",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterReport", "plural": "clusterreports", "singular": "clusterreport"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "source": TEXT,
+                            "scope": SUBJECT,
+                            "configuration": {
+                                "type": "object",
+                                "properties": {"limits": {"type": "object", "properties": {"maxResults": NUMBER}}},
+                            },
+                            "summary": {"type": "object", "properties": dict.fromkeys(ONE_OF, NUMBER)},
+                            "results": {"type": "array", "items": RESULT},
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+"""What is used of OpenReports' definition, by the names, types and enumerations of its public schema."""
+
+
+@pytest.fixture(scope="module")
+def reporter(cluster: Cluster, fleet: Client) -> Iterator[subprocess.Popen[bytes]]:
+    """The Deployment's program, with the token of its account."""
+    cluster.apply(CLUSTER_REPORT)
+    cluster.kubectl("wait", "crd/clusterreports.openreports.io", "--for=condition=Established", "--timeout=60s")
+    wanted = {"enabled": True, "image": "registry.example/none"}
+    cluster.install({**VALUES, "node": REPORTS, "fleet": {"enabled": True, "openReports": wanted}}, upgrade=True)
+    token = cluster.kubectl("create", "token", "reassert-openreports", "--namespace", NAMESPACE).strip()
+    environment = {"KUBECONFIG": str(cluster.authority.kubeconfig("token-openreports", token)), "HOME": "/nowhere"}
+    with (cluster.directory / "openreports.log").open("wb") as log:
+        program = subprocess.Popen(
+            [str(VENV / "bin/python"), "-B", str(OPENREPORTS / "openreports.py")], env=environment, stderr=log
+        )
+    yield program
+    program.terminate()
+    program.wait(60)
+
+
+def test_openreports_of_every_node(cluster: Cluster, fleet: Client, reporter: object, tmp_path: Path) -> None:
+    """Another producer's report stays, and a node that goes takes its report along."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    others = {"apiVersion": "openreports.io/v1alpha1", "kind": "ClusterReport", "metadata": {"name": "reassert-other"}}
+    cluster.apply(others)
+
+    def results() -> dict[str, str]:
+        status, said = cluster.try_kubectl("get", "clusterreport", f"reassert-{MINE}", "--output=json")
+        return {one["rule"]: one["result"] for one in json.loads(said)["results"]} if status == 0 else {}
+
+    report(cluster, fleet, tmp_path, {**FACTS, "lookedAt": now})
+    cluster.wait(lambda: results().get("drift") == "fail", "the report")
+    found = cluster.get("clusterreport", f"reassert-{MINE}")
+    uid = cluster.get("node", MINE)["metadata"]["uid"]
+    assert found["scope"] == {"apiVersion": "v1", "kind": "Node", "name": MINE, "uid": uid}
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [uid]
+    assert found["source"] == "reassert"
+    assert len(found["results"]) == sum(found["summary"].values()) <= 20
+    assert results()["policy"] == "fail"
+    report(cluster, fleet, tmp_path, {**FACTS, "lookedAt": now, "containers": {"drifted": 0}})
+    cluster.wait(lambda: results().get("drift") == "pass", "the new result")
+    assert results()["unknown"] == "error"
+    cluster.kubectl("delete", "nodeenforcement", FOREIGN)
+    cluster.wait(lambda: len(cluster.get("clusterreports")) == 2, "the end of a report")
+    assert {one["metadata"]["name"] for one in cluster.get("clusterreports")} == {f"reassert-{MINE}", "reassert-other"}

@@ -46,6 +46,12 @@ export REASSERT_TEST_KUBERNETES
 for program in ${programs#etcd kubectl}; do
   "$REASSERT_TEST_KUBERNETES/$program" --version
 done
+reports=build/venv-openreports # of the Deployment `openreports`; needs a network once
+if [ ! -e "$reports/made" ]; then
+  python3 -m venv "$reports"
+  "$reports/bin/pip" install --quiet --require-hashes -r packaging/kubernetes/openreports/requirements.txt
+  touch "$reports/made"
+fi
 exec unshare --mount --net --propagation private sh -c '
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
   ip link set lo up

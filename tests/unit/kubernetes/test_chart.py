@@ -29,7 +29,7 @@ EVERYTHING: Object = {
         "startupTaint": "reassert.internal/not-wired",
         "condition": True,
     },
-    "fleet": {"enabled": True},
+    "fleet": {"enabled": True, "openReports": {"enabled": True, "image": "registry.example/openreports"}},
     "monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}},
     "runtimeClasses": [
         {
@@ -193,6 +193,23 @@ def test_the_view_of_all_nodes_is_one_definition_and_what_its_writer_needs() -> 
     node, report = find(found, "DaemonSet")["spec"]["template"]["spec"]["containers"]
     for container in (node, report):
         assert {"name": "FLEET", "value": "true"} in container["env"]
+
+
+def test_who_writes_reports_reads_the_view_and_nothing_else() -> None:
+    """Off by default, restricted, and without rights on nodes and pods."""
+    assert "Deployment" not in {each["kind"] for each in objects({"fleet": {"enabled": True}})}
+    found = objects(EVERYTHING)
+    role = find(found, "ClusterRole", "reassert-openreports")
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {
+        "nodeenforcements",
+        "clusterreports",
+    }
+    pod = find(found, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "hostPID" not in pod
 
 
 def limits(**node: object) -> list[Object]:
