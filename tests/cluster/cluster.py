@@ -256,13 +256,7 @@ class Cluster:
 
     def usage(self) -> dict[str, tuple[float, float]]:
         """Seconds of CPU and resident MiB of each program of the control plane."""
-        found = {}
-        for process in self._processes:
-            fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-            seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-            name = Path(str(process.args[4])).name  # type: ignore[index]  # a list; after setpriv's words
-            found[name] = (seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20))
-        return found
+        return {Path(f"/proc/{each.pid}/comm").read_text().strip(): usage(each.pid) for each in self._processes}
 
     # What an administrator has
 
@@ -346,6 +340,13 @@ class Cluster:
     def environ(self, pod: str) -> list[str]:
         """The env that a container of namespace default has, as its own /proc shows it."""
         return self.kubectl("exec", pod, "--", "/bin/busybox", "cat", "/proc/1/environ").split("\0")
+
+
+def usage(pid: int) -> tuple[float, float]:
+    """Seconds of CPU and resident MiB of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def ip(*arguments: str) -> None:

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from e2e.support import run
 
-from cluster.cluster import CONTROL, NAMESPACE, PROGRAMS, Cluster, Object
-from cluster.on_api_server import ACCOUNT, FACTS, GROUP, VALUES, ended, enforcement, pod
+from cluster.cluster import CONTROL, NAMESPACE, PROGRAMS, Cluster, Object, usage
+from cluster.on_api_server import ACCOUNT, FACTS, GROUP, VALUES, ended, enforcement, pod, reporting
 
 NODES = int(os.environ.get("REASSERT_TEST_NODES", "1000"))
 ROUNDS = 3
@@ -185,3 +185,24 @@ def test_measure(cluster: Cluster, tmp_path: Path) -> None:
     for told, cache in (("without a cache", "/dev/null"), ("with a cache", str(tmp_path / "cache"))):
         requests, cpu = kubectls(cluster, tokens[names[0]], what, cache)
         print(f"kubectl {told}: {requests} requests a call, {cpu * 1e3:.1f} ms of CPU of the API server")
+    measure_reports(cluster, lambda: each(write))
+
+
+def measure_reports(cluster: Cluster, write_all: Callable[[], object]) -> None:
+    """The Deployment `openreports`, and what it costs when no result changes."""
+    admin, reports = Api(cluster), "/apis/openreports.io/v1alpha1/clusterreports"
+    write_all()  # looks that are not too old
+    with reporting(cluster, {"onUninstall": "Keep"}) as program:
+
+        def written() -> int:
+            page = admin.call("GET", f"{reports}?limit=1")
+            return len(page["items"]) + page["metadata"].get("remainingItemCount", 0)
+
+        cluster.wait(lambda: written() == NODES, "the reports", 600)
+        cpu, memory = usage(program.pid)
+        one = compact(admin.call("GET", f"{reports}?limit=1")["items"][0])
+        print(f"openreports: {NODES} reports of {one} bytes with {cpu:.1f} s of CPU; {memory:.0f} MiB", end="; ")
+        write_all()
+        time.sleep(5)  # the last events of the watch
+        after, memory = usage(program.pid)
+        print(f"then {(after - cpu) / NODES * 1e3:.1f} ms of CPU for a write that changes no result, {memory:.0f} MiB")

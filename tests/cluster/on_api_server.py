@@ -321,6 +321,8 @@ def test_the_page_of_the_fleet(cluster: Cluster, fleet: Client, tmp_path: Path) 
     cells = report(cluster, fleet, tmp_path, FACTS)
     assert cells[:9] == [MINE, "Enforcing", "Mixed", "b" * 12, "a" * 12, "1", "Protected", "2", "4"]
     assert cells[9] == "5"
+    wide = cluster.kubectl("get", "nodeenforcements", MINE, "--no-headers", "--output=wide").split()
+    assert wide[wide.index("20") : wide.index("20") + 3] == ["20", "9", "7"]  # in policy, exempt, trust
     made = cluster.get("nodeenforcement", MINE)
     assert made["status"] == FACTS
     (owner,) = made["metadata"]["ownerReferences"]
@@ -442,22 +444,30 @@ CLUSTER_REPORT: Object = {
 """What is used of OpenReports' definition, by the names, types and enumerations of its public schema."""
 
 
-@pytest.fixture(scope="module")
-def reporter(cluster: Cluster, fleet: Client) -> Iterator[subprocess.Popen[bytes]]:
-    """The Deployment's program, with the token of its account."""
+@contextmanager
+def reporting(cluster: Cluster, node: Object) -> Iterator[subprocess.Popen[bytes]]:
+    """The Deployment's program, with the token of its account. `node`: the chart's value."""
     cluster.apply(CLUSTER_REPORT)
     cluster.kubectl("wait", "crd/clusterreports.openreports.io", "--for=condition=Established", "--timeout=60s")
     wanted = {"enabled": True, "image": "registry.example/none"}
-    cluster.install({**VALUES, "node": REPORTS, "fleet": {"enabled": True, "openReports": wanted}}, upgrade=True)
+    cluster.install({**VALUES, "node": node, "fleet": {"enabled": True, "openReports": wanted}}, upgrade=True)
     token = cluster.kubectl("create", "token", "reassert-openreports", "--namespace", NAMESPACE).strip()
     environment = {"KUBECONFIG": str(cluster.authority.kubeconfig("token-openreports", token)), "HOME": "/nowhere"}
     with (cluster.directory / "openreports.log").open("wb") as log:
         program = subprocess.Popen(
             [str(VENV / "bin/python"), "-B", str(OPENREPORTS / "openreports.py")], env=environment, stderr=log
         )
-    yield program
-    program.terminate()
-    program.wait(60)
+    try:
+        yield program
+    finally:
+        program.terminate()
+        program.wait(60)
+
+
+@pytest.fixture(scope="module")
+def reporter(cluster: Cluster, fleet: Client) -> Iterator[None]:
+    with reporting(cluster, REPORTS):
+        yield
 
 
 def test_openreports_of_every_node(cluster: Cluster, fleet: Client, reporter: object, tmp_path: Path) -> None:

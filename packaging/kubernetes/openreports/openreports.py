@@ -177,7 +177,7 @@ class Reporter:
         self._write(known, about, results(status, now), now)
 
     def age(self, now: float) -> None:
-        """Say so of nodes that nobody looks at any more."""
+        """Report the nodes whose last look has become too old."""
         for known in self.known.values():
             if now - seconds(known.looked) > STALE:
                 self._write(known, known.node, results({"lookedAt": known.looked}, now), now)

@@ -55,7 +55,7 @@ class NodePod:
         self._facts = node.path(f"{volumes}/work/facts.json")
         self._facts.parent.mkdir()
         paths = {name: f"{volumes}/{name}" for name in ("policy", "work")}
-        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state})
+        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": "5"})
         self.container = self.pod.make(config)
         self.container.start()
 
@@ -87,6 +87,10 @@ class NodePod:
 
         wait_for(as_wanted, "facts", lambda: f"{found}\n{self.said()}", 120)
         return found
+
+    def state(self) -> str:
+        """What report.sh reads of the last probe."""
+        return (self._facts.parent / "state").read_text()
 
     def said(self) -> str:
         """Its log."""
