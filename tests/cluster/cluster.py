@@ -19,7 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from e2e.kubernetes.image import NAME, write_image
+from e2e.kubernetes.image import NAME, jq, write_image
 from e2e.node.booted import BootedNode, booted
 from e2e.support import TOP, run, scratch
 from unit.kubernetes.chart import CHART, helm
@@ -169,7 +169,7 @@ class Cluster:
         self._start("kube-scheduler", f"--kubeconfig={at}/scheduler.conf", "--leader-elect=false")
 
     def _start(self, program: str, *arguments: str) -> None:
-        command = ["setpriv", "--pdeathsig", "KILL", str(PROGRAMS / program), *arguments]
+        command = ["setpriv", "--pdeathsig", "KILL", "--", str(PROGRAMS / program), *arguments]
         with (self.directory / f"{program}.log").open("wb") as log:
             self._processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
 
@@ -194,7 +194,9 @@ class Cluster:
         run(*there, "link", "set", "eth0", "up")
         run(*there, "route", "add", "default", "via", CONTROL)
         ip("route", "add", f"10.97.{number}.0/24", "via", address)
-        image = write_image(node.directory, TOP / "build/roots/trixie", {PROGRAMS / "kubectl": "usr/bin/kubectl"})
+        image = write_image(
+            node.directory, TOP / "build/roots/trixie", {PROGRAMS / "kubectl": "usr/bin/kubectl"} | jq()
+        )
         node.ctr("image", "import", str(image))
         image.unlink()
         self.authority.issue(f"kubelet-{name}", f"system:node:{name}", "system:nodes", (address,))
@@ -251,6 +253,10 @@ class Cluster:
                 shutil.copy(content, target)
             else:
                 target.write_text(content)
+
+    def usage(self) -> dict[str, tuple[float, float]]:
+        """Seconds of CPU and resident MiB of each program of the control plane."""
+        return {Path(f"/proc/{each.pid}/comm").read_text().strip(): usage(each.pid) for each in self._processes}
 
     # What an administrator has
 
@@ -334,6 +340,13 @@ class Cluster:
     def environ(self, pod: str) -> list[str]:
         """The env that a container of namespace default has, as its own /proc shows it."""
         return self.kubectl("exec", pod, "--", "/bin/busybox", "cat", "/proc/1/environ").split("\0")
+
+
+def usage(pid: int) -> tuple[float, float]:
+    """Seconds of CPU and resident MiB of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return seconds, int(fields[21]) * os.sysconf("SC_PAGE_SIZE") / (1 << 20)
 
 
 def ip(*arguments: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.support import run
+from e2e.support import TOP, run
 from unit.kubernetes.chart import KUBERNETES
 
 from cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object
@@ -252,3 +254,244 @@ def test_a_role_that_gives_the_account_more_gives_the_token_no_more_of_nodes(clu
         assert status == 1
         assert f"ValidatingAdmissionPolicy '{ACCOUNT}' with binding '{ACCOUNT}' denied request" in said
     assert {each["metadata"]["name"] for each in cluster.get("nodes")} == {MINE, FOREIGN}
+
+
+# -- NodeEnforcement (docs/kubernetes.md, "All nodes in one view")
+
+GROUP = "/apis/reassert.internal/v1alpha1/nodeenforcements"
+FACTS: Object = {
+    "lookedAt": "2026-01-31T12:00:00Z",
+    "state": "Enforcing",
+    "policy": {
+        "wanted": {"hash": "a" * 12, "sha256": "a" * 64},
+        "inForce": {"hash": "b" * 12, "sha256": "b" * 64, "mode": "Mixed", "enforcedRules": 3, "triedRules": 1},
+    },
+    "handlers": {"wired": 1, "notWired": 1, "notKnown": 0},
+    "verify": {"at": "2026-01-31T11:00:00Z", "result": "Protected", "engines": [{"engine": "crio", "exitStatus": 0}]},
+    "containers": {"inPolicy": 20, "drifted": 2, "exempt": 9, "unknown": 0},
+    "lastDay": {"refusals": 4, "overrides": 5},
+    "trustStores": [{"name": "company", "generation": 7}],
+}
+
+
+def enforcement(name: str, **more: object) -> Object:
+    """An object as report.sh makes it, without its owner."""
+    return {"apiVersion": "reassert.internal/v1alpha1", "kind": "NodeEnforcement", "metadata": {"name": name}, **more}
+
+
+def apply(client: Client, what: Object, *options: str) -> tuple[int, str]:
+    """Server-side apply, as report.sh does it."""
+    command = ("apply", "--server-side", "--force-conflicts", "--field-manager=reassert", "--validate=false")
+    return client.kubectl(*command, "--filename=-", *options, input=json.dumps(what))
+
+
+@pytest.fixture(scope="module")
+def fleet(cluster: Cluster, limited: Client) -> Client:
+    """The token of MINE, once the cluster has the view, and FOREIGN its object."""
+    cluster.install({**VALUES, "node": REPORTS, "fleet": {"enabled": True}}, upgrade=True)
+    cluster.kubectl("wait", "crd/nodeenforcements.reassert.internal", "--for=condition=Established", "--timeout=60s")
+    cluster.kubectl("create", "--filename=-", input=json.dumps(enforcement(FOREIGN)))
+    name = "reassert-enforcement"
+    assert cluster.get("validatingadmissionpolicy", name)["spec"]["failurePolicy"] == "Fail"
+    cluster.wait(lambda: f"'{name}'" in apply(limited, enforcement(FOREIGN), "--dry-run=server")[1], "the policy")
+    return limited
+
+
+def report(cluster: Cluster, client: Client, at: Path, facts: Object) -> list[str]:
+    """A round of report.sh, with the view alone, and the columns of `kubectl get nodeenforcements NODE`."""
+    (at / "sleep").write_text("#!/bin/sh\nexit 1\n")  # ends it after one round
+    (at / "sleep").chmod(0o755)
+    if not (at / "kubectl").exists():
+        (at / "kubectl").symlink_to(PROGRAMS / "kubectl")
+    (at / "facts.json").write_text(json.dumps(facts))
+    environment = {"PATH": f"{at}:{os.environ['PATH']}", "HOME": str(at), "KUBECONFIG": str(client.kubeconfig)}
+    environment |= {
+        "NODE": MINE,
+        "FLEET": "true",
+        "FACTS_FILE": str(at / "facts.json"),
+        "STATE_FILE": str(at / "state"),
+    }
+    done = run("sh", str(KUBERNETES / "image/report.sh"), env=environment, check=False)
+    assert "could not" not in done.stderr, done.stderr
+    return cluster.kubectl("get", "nodeenforcements", MINE, "--no-headers").split()
+
+
+def test_the_page_of_the_fleet(cluster: Cluster, fleet: Client, tmp_path: Path) -> None:
+    """What report.sh sends is what kubectl shows; a fact that is not looked at any more is not there any more."""
+    cells = report(cluster, fleet, tmp_path, FACTS)
+    assert cells[:9] == [MINE, "Enforcing", "Mixed", "b" * 12, "a" * 12, "1", "Protected", "2", "4"]
+    assert cells[9] == "5"
+    wide = cluster.kubectl("get", "nodeenforcements", MINE, "--no-headers", "--output=wide").split()
+    assert wide[wide.index("20") : wide.index("20") + 3] == ["20", "9", "7"]  # in policy, exempt, trust
+    made = cluster.get("nodeenforcement", MINE)
+    assert made["status"] == FACTS
+    (owner,) = made["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Node", cluster.get("node", MINE)["metadata"]["uid"])
+    fewer = {name: FACTS[name] for name in ("lookedAt", "state")}
+    report(cluster, fleet, tmp_path, fewer)
+    assert cluster.get("nodeenforcement", MINE)["status"] == fewer
+    report(cluster, fleet, tmp_path, FACTS)
+
+
+def test_a_deleted_object_is_made_again(cluster: Cluster, fleet: Client, tmp_path: Path) -> None:
+    cluster.kubectl("delete", "nodeenforcement", MINE)
+    report(cluster, fleet, tmp_path, FACTS)
+    assert cluster.get("nodeenforcement", MINE)["status"] == FACTS
+
+
+def owned_by(name: str, uid: str, kind: str = "Node") -> Object:
+    return {"ownerReferences": [{"apiVersion": "v1", "kind": kind, "name": name, "uid": uid}]}
+
+
+@pytest.mark.parametrize("name", [FOREIGN, "new"])
+@pytest.mark.parametrize("part", ["", "status"])
+def test_the_token_writes_no_other_nodes_enforcement(cluster: Cluster, fleet: Client, name: str, part: str) -> None:
+    """Neither an object that is there nor a new one."""
+    before = cluster.kubectl("get", "--raw", f"{GROUP}/{FOREIGN}")
+    subresource = ["--subresource=status"] if part else []
+    tried = [
+        apply(fleet, enforcement(name, **({"status": FACTS} if part else {})), *subresource),
+        fleet.kubectl(
+            "patch", "nodeenforcement", name, "--type=merge", '--patch={"status": {"state": "x"}}', *subresource
+        ),
+        fleet.kubectl("create", "--filename=-", input=json.dumps(enforcement(name))),
+        fleet.kubectl("delete", "nodeenforcement", name),
+        fleet.kubectl("delete", "nodeenforcement", MINE),
+    ]
+    assert all(status for status, _ in tried)
+    if name == FOREIGN:
+        assert f"may write the NodeEnforcement of node {MINE} alone" in tried[0][1] + tried[1][1]
+    assert cluster.kubectl("get", "--raw", f"{GROUP}/{FOREIGN}") == before
+    assert {each["metadata"]["name"] for each in cluster.get("nodeenforcements")} == {MINE, FOREIGN}
+
+
+def test_of_its_own_the_token_writes_status_and_owner_alone(cluster: Cluster, fleet: Client) -> None:
+    uids = {name: cluster.get("node", name)["metadata"]["uid"] for name in (MINE, FOREIGN)}
+    for metadata in (
+        owned_by(FOREIGN, uids[FOREIGN]),
+        owned_by(MINE, uids[FOREIGN]),
+        owned_by(MINE, uids[MINE], "Pod"),
+        {"finalizers": ["example.org/stay"]},
+        {"labels": {"pool": "gpu"}},
+        {"annotations": {"note": "1"}},
+    ):
+        status, said = apply(fleet, enforcement(MINE) | {"metadata": {"name": MINE, **metadata}})
+        assert status == 1, metadata
+        assert "this token of reassert may" in said
+    assert apply(fleet, enforcement(MINE, status={**FACTS, "containers": {"drifted": "many"}}), "--subresource=status")[
+        0
+    ]
+
+
+def test_a_token_of_no_pod_writes_no_enforcement(cluster: Cluster, fleet: Client) -> None:
+    status, said = apply(Client(cluster, "unbound-fleet"), enforcement(MINE, status=FACTS), "--subresource=status")
+    assert (status, "this token of reassert names no node" in said) == (1, True)
+
+
+# -- OpenReports
+
+VENV = TOP / "build/venv-openreports"
+OPENREPORTS = KUBERNETES / "openreports"
+TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
+ONE_OF = ["pass", "fail", "warn", "error", "skip"]
+SUBJECT = {"type": "object", "properties": dict.fromkeys(("apiVersion", "kind", "name", "uid"), TEXT)}
+RESULT = {
+    "type": "object",
+    "required": ["policy"],
+    "properties": {
+        **dict.fromkeys(("policy", "rule", "message"), TEXT),
+        "severity": {**TEXT, "enum": ["critical", "high", "medium", "low", "info"]},
+        "result": {**TEXT, "enum": ONE_OF},
+        "timestamp": {
+            "type": "object",
+            "required": ["seconds", "nanos"],
+            "properties": {"seconds": NUMBER, "nanos": NUMBER},
+        },
+    },
+}
+CLUSTER_REPORT: Object = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {"name": "clusterreports.openreports.io"},
+    "spec": {
+        "group": "openreports.io",
+        "scope": "Cluster",
+        "names": {"kind": "ClusterReport", "plural": "clusterreports", "singular": "clusterreport"},
+        "versions": [
+            {
+                "name": "v1alpha1",
+                "served": True,
+                "storage": True,
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "properties": {
+                            "source": TEXT,
+                            "scope": SUBJECT,
+                            "configuration": {
+                                "type": "object",
+                                "properties": {"limits": {"type": "object", "properties": {"maxResults": NUMBER}}},
+                            },
+                            "summary": {"type": "object", "properties": dict.fromkeys(ONE_OF, NUMBER)},
+                            "results": {"type": "array", "items": RESULT},
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+"""What is used of OpenReports' definition, by the names, types and enumerations of its public schema."""
+
+
+@contextmanager
+def reporting(cluster: Cluster, node: Object) -> Iterator[subprocess.Popen[bytes]]:
+    """The Deployment's program, with the token of its account. `node`: the chart's value."""
+    cluster.apply(CLUSTER_REPORT)
+    cluster.kubectl("wait", "crd/clusterreports.openreports.io", "--for=condition=Established", "--timeout=60s")
+    wanted = {"enabled": True, "image": "registry.example/none"}
+    cluster.install({**VALUES, "node": node, "fleet": {"enabled": True, "openReports": wanted}}, upgrade=True)
+    token = cluster.kubectl("create", "token", "reassert-openreports", "--namespace", NAMESPACE).strip()
+    environment = {"KUBECONFIG": str(cluster.authority.kubeconfig("token-openreports", token)), "HOME": "/nowhere"}
+    with (cluster.directory / "openreports.log").open("wb") as log:
+        program = subprocess.Popen(
+            [str(VENV / "bin/python"), "-B", str(OPENREPORTS / "openreports.py")], env=environment, stderr=log
+        )
+    try:
+        yield program
+    finally:
+        program.terminate()
+        program.wait(60)
+
+
+@pytest.fixture(scope="module")
+def reporter(cluster: Cluster, fleet: Client) -> Iterator[None]:
+    with reporting(cluster, REPORTS):
+        yield
+
+
+def test_openreports_of_every_node(cluster: Cluster, fleet: Client, reporter: object, tmp_path: Path) -> None:
+    """Another producer's report stays, and a node that goes takes its report along."""
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    others = {"apiVersion": "openreports.io/v1alpha1", "kind": "ClusterReport", "metadata": {"name": "reassert-other"}}
+    cluster.apply(others)
+
+    def results() -> dict[str, str]:
+        status, said = cluster.try_kubectl("get", "clusterreport", f"reassert-{MINE}", "--output=json")
+        return {one["rule"]: one["result"] for one in json.loads(said)["results"]} if status == 0 else {}
+
+    report(cluster, fleet, tmp_path, {**FACTS, "lookedAt": now})
+    cluster.wait(lambda: results().get("drift") == "fail", "the report")
+    found = cluster.get("clusterreport", f"reassert-{MINE}")
+    uid = cluster.get("node", MINE)["metadata"]["uid"]
+    assert found["scope"] == {"apiVersion": "v1", "kind": "Node", "name": MINE, "uid": uid}
+    assert [owner["uid"] for owner in found["metadata"]["ownerReferences"]] == [uid]
+    assert found["source"] == "reassert"
+    assert len(found["results"]) == sum(found["summary"].values()) <= 20
+    assert results()["policy"] == "fail"
+    report(cluster, fleet, tmp_path, {**FACTS, "lookedAt": now, "containers": {"drifted": 0}})
+    cluster.wait(lambda: results().get("drift") == "pass", "the new result")
+    assert results()["unknown"] == "error"
+    cluster.kubectl("delete", "nodeenforcement", FOREIGN)
+    cluster.wait(lambda: len(cluster.get("clusterreports")) == 2, "the end of a report")
+    assert {one["metadata"]["name"] for one in cluster.get("clusterreports")} == {f"reassert-{MINE}", "reassert-other"}

@@ -145,7 +145,7 @@ def test_a_first_policy_with_errors_installs_nothing(cluster: Cluster, configs: 
 
 
 def test_the_install_wires_every_node_and_takes_the_taint_off(cluster: Cluster) -> None:
-    cluster.install(policy(POLICY, **REPORTED))
+    cluster.install(policy(POLICY, **REPORTED) | {"fleet": {"enabled": True}})
     cluster.rollout()
     cluster.wait(lambda: not taints(cluster), "the taints")
     cluster.wait(lambda: {condition(cluster, node) for node in SUITES} == {("True", "Enforcing")}, "the conditions")
@@ -187,8 +187,8 @@ def test_the_only_token_may_patch_nodes_and_no_more(cluster: Cluster) -> None:
 
 def test_a_node_pods_token_is_for_its_own_node(cluster: Cluster) -> None:
     """The token that kubelet gave the pod. All that it is refused: on_api_server.py."""
-    (limit,) = cluster.get("validatingadmissionpolicies")
-    assert limit["status"]["typeChecking"] == {}, "what the controller manager warns of"
+    for limit in cluster.get("validatingadmissionpolicies"):
+        assert limit["status"]["typeChecking"] == {}, "what the controller manager warns of"
     here, there, *_ = cluster.pods("node")
     for each, words in ((here, "start-up taint and condition alone"), (there, "is for updates of node")):
         patch = ("patch", "node", each["spec"]["nodeName"], "--type=merge", '--patch={"metadata":{"labels":{"a":"b"}}}')
@@ -196,6 +196,27 @@ def test_a_node_pods_token_is_for_its_own_node(cluster: Cluster) -> None:
         status, said = cluster.try_kubectl(*report, "kubectl", *patch)
         assert status == 1
         assert words in said
+
+
+def test_the_view_of_all_nodes(cluster: Cluster) -> None:
+    """Written by the pods themselves, with the token that kubelet gave them."""
+
+    def page() -> dict[str, Object]:
+        return {each["metadata"]["name"]: each.get("status", {}) for each in cluster.get("nodeenforcements")}
+
+    cluster.wait(lambda: {each.get("state") for each in page().values()} == {"Enforcing"}, "the view")
+    found = page()
+    assert found.keys() == set(SUITES)
+    for node, version in (("bookworm", "1.6"), ("trixie", "1.7"), ("forky", "2.1")):
+        status = found[node]
+        assert status["engine"].startswith(f"containerd {version}")
+        assert (status["verify"]["result"], status["handlers"]["notWired"]) == ("Protected", 0)
+        assert status["policy"]["inForce"]["sha256"] == status["policy"]["wanted"]["sha256"]
+        assert {"inPolicy", "drifted", "exempt"} <= status["containers"].keys()
+        assert {"refusals", "overrides"} == status["lastDay"].keys()  # of a look before the hostile pods
+    (owner,) = cluster.get("nodeenforcement", "forky")["metadata"]["ownerReferences"]
+    assert owner["uid"] == cluster.get("node", "forky")["metadata"]["uid"]
+    print(cluster.kubectl("get", "nodeenforcements", "--output=wide"))
 
 
 def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluster) -> None:

@@ -1,9 +1,11 @@
 #!/bin/bash
 # Installs the chart on a real cluster: a control plane, and kubelets on booted nodes with containerd 1.6, 1.7 and 2.1.
 #
-#   sudo tests/cluster/run.sh --bin DIR [--api-server] [pytest's arguments]
+#   sudo tests/cluster/run.sh --bin DIR [--api-server | --fleet] [pytest's arguments]
 #
 # --api-server: only what needs no node (on_api_server.py; a minute), with etcd, kube-apiserver and kubectl alone.
+# --fleet: measures what the view of 1,000 simulated nodes costs the API server (fleet.py; three minutes).
+# REASSERT_TEST_NODES is another number of nodes.
 #
 # DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian's
 # etcd (etcd-server) and kubectl (of Debian 13, since the chart's image gets this one). The nodes are the roots of
@@ -26,6 +28,9 @@ programs="etcd kubectl kube-apiserver"
 if [ "${1-}" = --api-server ]; then
   shift
   set -- tests/cluster/on_api_server.py "$@"
+elif [ "${1-}" = --fleet ]; then
+  shift
+  set -- --capture=no tests/cluster/fleet.py "$@"
 else
   programs="$programs kube-controller-manager kube-scheduler kubelet"
   set -- tests/cluster/on_api_server.py tests/cluster/on_cluster.py tests/cluster/on_kubelet.py "$@"
@@ -41,6 +46,12 @@ export REASSERT_TEST_KUBERNETES
 for program in ${programs#etcd kubectl}; do
   "$REASSERT_TEST_KUBERNETES/$program" --version
 done
+reports=build/venv-openreports # of the Deployment `openreports`; needs a network once
+if [ ! -e "$reports/made" ]; then
+  python3 -m venv "$reports"
+  "$reports/bin/pip" install --quiet --require-hashes -r packaging/kubernetes/openreports/requirements.txt
+  touch "$reports/made"
+fi
 exec unshare --mount --net --propagation private sh -c '
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
   ip link set lo up

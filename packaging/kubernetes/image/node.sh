@@ -140,8 +140,11 @@ ready() {
   fi
   [ "$STATE" = present ] || reason=Removed
   [ "$status" -eq 0 ] || reason=NotReady
-  printf '%s %s\n' "$reason" "$(printf %s "$said" | tr '\n' ' ')" > "$work/state.new"
+  # Of `node status` its state and problems: the rest has times and counts, and would be told at each probe.
+  short=$(printf '%s\n' "$said" | sed -n -e 's/^state  *//p' -e 's/^! //p')
+  printf '%s %s\n' "$reason" "$(printf %s "${short:-$said}" | sed '$!s/$/; /' | tr -d '\n')" > "$work/state.new"
   mv "$work/state.new" "$work/state"
+  [ "${FLEET:-false}" = false ] || setsid "${0%/*}/facts.sh" > "$work/facts.log" 2>&1 < /dev/null & # it outlasts the probe
   [ -z "$said" ] || printf '%s\n' "$said"
   return "$status"
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 from collections.abc import Callable
@@ -28,24 +29,33 @@ spec:
 class NodePod:
     """Of the DaemonSet that wires nodes.
 
-    `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `values`: `node`'s.
+    `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `fleet`: whether it
+    writes the facts of the NodeEnforcement. `values`: `node`'s.
     """
 
     def __init__(
-        self, node: BootedNode, policy: str = POLICY, state: str = "present", nri: bool = False, **values: Any
+        self,
+        node: BootedNode,
+        policy: str = POLICY,
+        state: str = "present",
+        nri: bool = False,
+        fleet: bool = False,
+        **values: Any,
     ) -> None:
         self.node = node
-        found = objects({"node": values, "nri": {"enabled": nri}})
+        found = objects({"node": values, "nri": {"enabled": nri}, "fleet": {"enabled": fleet}})
         spec = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]
-        (self._described,) = spec["containers"]
+        self._described = spec["containers"][0]
+        assert self._described["name"] == "node"
         assert spec["hostPID"]
         self.pod = node.cri.run_pod("runc", namespace="kube-system", name="reassert-node", privileged=True)
         volumes = f"/var/lib/kubelet/pods/{self.pod.id}/volumes"
         self.policy = ConfigMapVolume(node.path(f"{volumes}/policy"))
         self.policy.write({"policy.yaml": policy})
-        node.path(f"{volumes}/work").mkdir()
+        self._facts = node.path(f"{volumes}/work/facts.json")
+        self._facts.parent.mkdir()
         paths = {name: f"{volumes}/{name}" for name in ("policy", "work")}
-        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state})
+        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": "5"})
         self.container = self.pod.make(config)
         self.container.start()
 
@@ -63,6 +73,24 @@ class NodePod:
             return now is ready and why in said
 
         wait_for(as_wanted, f"ready {ready} {why}", lambda: f"{self.ready()}\n{self.said()}", 120)
+
+    def facts(self, holds: Callable[[Any], bool]) -> Any:
+        """What report.sh would send, once something holds of it. A probe starts each look."""
+        found: Any = None
+
+        def as_wanted() -> bool:
+            nonlocal found
+            time.sleep(1)
+            self.ready()
+            found = json.loads(self._facts.read_text()) if self._facts.exists() else None
+            return found is not None and holds(found)
+
+        wait_for(as_wanted, "facts", lambda: f"{found}\n{self.said()}", 120)
+        return found
+
+    def state(self) -> str:
+        """What report.sh reads of the last probe."""
+        return (self._facts.parent / "state").read_text()
 
     def said(self) -> str:
         """Its log."""

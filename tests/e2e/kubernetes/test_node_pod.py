@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -11,10 +12,11 @@ from unit.support import ROOT
 
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.images import PLAIN
-from e2e.kubernetes.image import NAME, write_image
+from e2e.kubernetes.image import NAME, jq, write_image
 from e2e.kubernetes.pods import POLICY, NodePod, NriPod
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
+from hook import __version__
 
 __all__ = ["boot", "module_boot"]
 
@@ -47,7 +49,7 @@ def later(module_boot: Boot) -> BootedNode:
 
 def with_image(node: BootedNode) -> BootedNode:
     """The node, once it has the chart's image."""
-    image = write_image(node.directory, ROOT / "build/roots/trixie")
+    image = write_image(node.directory, ROOT / "build/roots/trixie", jq())
     node.ctr("image", "import", str(image))
     image.unlink()
     wait_for(lambda: node.cri.has_image(NAME), "the chart's image")
@@ -104,6 +106,45 @@ def test_the_node_is_wired_verified_and_put_back_to_the_byte(daemon: Any, node: 
     last.end()
     daemon(state="absent").wait(True)
     assert node.snapshot() == before
+
+
+def test_what_the_node_pod_sees_is_in_its_facts(daemon: Any, node: BootedNode) -> None:
+    """facts.sh, on a real node: what its NodeEnforcement says; a change is there after the next probe."""
+    old = node.cri.run_pod("runc")
+    env = [("REQUESTS_CA_BUNDLE", "/tmp/evil")]
+    old.run(image=PLAIN, env=env)  # before the install, so that it differs from the policy
+    pod = daemon(fleet=True)
+    pod.wait(True)
+    new = node.cri.run_pod("runc")
+    new.run(image=PLAIN, env=env)
+    facts = pod.facts(lambda seen: seen["state"] == "Enforcing" and seen["containers"]["inPolicy"] >= 2)
+    wanted = hashlib.sha256(POLICY.encode()).hexdigest()
+    assert (facts["state"], facts["reassert"]) == ("Enforcing", __version__)
+    assert facts["policy"]["wanted"] == {"sha256": wanted, "hash": wanted[:12]}
+    assert facts["policy"]["inForce"].items() >= {"sha256": wanted, "mode": "Enforce", "enforcedRules": 1}.items()
+    assert (facts["handlers"]["notWired"], facts["handlers"]["notKnown"]) == (0, 0)
+    assert facts["engine"].startswith("containerd 1.6")
+    assert facts["verify"]["result"] == "Protected"
+    assert facts["containers"]["drifted"] == 2  # the old container and its sandbox
+    assert facts["containers"]["exempt"] >= 1  # the node pod itself
+    assert facts["lastDay"]["overrides"] >= 1  # the log has those of earlier tests too
+    pod.policy.write({"policy.yaml": BROKEN})
+    facts = pod.facts(lambda seen: seen["state"] == "NotReady")
+    assert facts["policy"]["wanted"]["sha256"] == hashlib.sha256(BROKEN.encode()).hexdigest()
+    assert facts["policy"]["inForce"]["sha256"] == wanted
+    old.remove()
+    new.remove()
+
+
+def test_a_state_that_lasts_is_told_once(daemon: Any) -> None:
+    """Or each node in Audit mode would write its condition at each probe: `node status` prints the time."""
+    pod = daemon(policy=POLICY + "  mode: Audit\n", fleet=True)
+    pod.wait(True)
+    first = pod.facts(lambda seen: seen["state"] == "NothingToVerify")
+    assert pod.state() == "NothingToVerify NOT ENFORCED: the mode is Audit\n"
+    last = pod.facts(lambda seen: seen["lookedAt"] > first["lookedAt"])
+    assert pod.state() == "NothingToVerify NOT ENFORCED: the mode is Audit\n"
+    assert (last["policy"]["inForce"]["mode"], last["message"]) == ("Audit", "NOT ENFORCED: the mode is Audit")
 
 
 def test_a_policy_follows_the_configmap_unless_it_is_broken(daemon: Any, node: BootedNode) -> None:

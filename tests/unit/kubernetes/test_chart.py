@@ -29,6 +29,7 @@ EVERYTHING: Object = {
         "startupTaint": "reassert.internal/not-wired",
         "condition": True,
     },
+    "fleet": {"enabled": True, "openReports": {"enabled": True, "image": "registry.example/openreports"}},
     "monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}},
     "runtimeClasses": [
         {
@@ -159,6 +160,56 @@ def test_what_reports_may_is_what_was_asked_for(node: Object, rules: list[tuple[
     assert [[(rule["resources"][0], rule["verbs"]) for rule in role["rules"]] for role in roles] == (
         [rules] if rules else []
     )
+
+
+def test_the_view_of_all_nodes_is_one_definition_and_what_its_writer_needs() -> None:
+    found = objects({"fleet": {"enabled": True}, "node": {"tokenPolicy": "Always"}})
+    definition = find(found, "CustomResourceDefinition")
+    (version,) = definition["spec"]["versions"]
+    status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
+
+    def lacking(schema: Object, where: str) -> list[str]:
+        """Fields without a description. The schema has every field that facts.sh writes, or the API drops it."""
+        inner = schema.get("items", schema).get("properties", {})
+        return [where] * ("description" not in schema) + [
+            each for name, one in inner.items() for each in lacking(one, f"{where}.{name}")
+        ]
+
+    free = ("name", "at", "state")  # of the items of a list
+    assert [each for each in lacking(status, "status") if each.rpartition(".")[2] not in free] == []
+    for column in version["additionalPrinterColumns"]:
+        at = status
+        for name in column["jsonPath"].removeprefix(".status.").replace("[*]", "").split("."):
+            at = at.get("items", at)["properties"][name]
+    (role,) = [each for each in found if each["kind"] == "ClusterRole"]
+    assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [
+        (["nodes"], ["get"]),
+        (["nodeenforcements", "nodeenforcements/status"], ["get", "create", "patch"]),
+    ]
+    names = [each["metadata"]["name"] for each in found if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert names == ["reassert-enforcement", "reassert-node"]
+    kinds = {each["kind"] for each in objects({"fleet": {"enabled": True, "crd": False}})}
+    assert "CustomResourceDefinition" not in kinds
+    node, report = find(found, "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    for container in (node, report):
+        assert {"name": "FLEET", "value": "true"} in container["env"]
+
+
+def test_who_writes_reports_reads_the_view_and_nothing_else() -> None:
+    """Off by default, restricted, and without rights on nodes and pods."""
+    assert "Deployment" not in {each["kind"] for each in objects({"fleet": {"enabled": True}})}
+    found = objects(EVERYTHING)
+    role = find(found, "ClusterRole", "reassert-openreports")
+    assert {resource for rule in role["rules"] for resource in rule["resources"]} == {
+        "nodeenforcements",
+        "clusterreports",
+    }
+    pod = find(found, "Deployment")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert "hostPID" not in pod
 
 
 def limits(**node: object) -> list[Object]:

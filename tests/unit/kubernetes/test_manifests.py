@@ -39,5 +39,5 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert {"config", "hook", "packaging"} == let_in
     copies = [line for line in (image / "Dockerfile").read_text().splitlines() if line.startswith("COPY packaging")]
     sources = [source for line in copies for source in shlex.split(line)[1:-1]]
-    assert len(sources) == 3
+    assert len(sources) == 4
     assert all((ROOT / source).stat().st_mode & 0o111 for source in sources)

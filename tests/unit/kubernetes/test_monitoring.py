@@ -12,24 +12,27 @@ import pytest
 from ruamel.yaml import YAML
 
 from hook.ops.metrics.prometheus import Metrics
+from unit.kubernetes.chart import KUBERNETES, load
 from unit.support import ROOT, policy
 
 MONITORING = ROOT / "packaging" / "monitoring"
 PROMTOOL = ROOT / "build/promtool"
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "dashboard.json").read_text())
+FLEET: dict[str, Any] = json.loads((MONITORING / "fleet.json").read_text())
 
 OF_SCRAPES = {"instance", "job", "le"}
 OF_OTHERS = {"kube_node_info", "node_uname_info", "node_textfile_mtime_seconds", "up"}
 """Metrics of kube-state-metrics, node_exporter and Prometheus, which the alerts join with."""
 
 WORDS = {"by", "on", "and", "or", "unless", "group_left", "sum", "count", "rate", "increase", "delta", "time", "vector"}
-WORDS |= {"histogram_quantile", "label_replace"}
+WORDS |= {"histogram_quantile", "label_replace", "topk", "count_values"}
 
 
 def expressions(name: str) -> list[str]:
     """Every PromQL expression in a file."""
     if name.endswith(".json"):
-        return [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+        panels = (FLEET if name == "fleet.json" else DASHBOARD)["panels"]
+        return [target["expr"] for panel in panels for target in panel["targets"]]
     text = (MONITORING / name).read_text()
     return [rule["expr"] for group in YAML(typ="safe").load(text)["groups"] for rule in group["rules"]]
 
@@ -47,9 +50,20 @@ def declared() -> dict[str, set[str]]:
     return found
 
 
+def of_fleet() -> dict[str, set[str]]:
+    """The metrics of the NodeEnforcements, and their labels, as kube-state-metrics makes them of its configuration."""
+    (resource,) = YAML(typ="safe").load((MONITORING / "kube-state-metrics.yaml").read_text())["spec"]["resources"]
+    found = {}
+    for metric in resource["metrics"]:
+        (of_type,) = [content for name, content in metric["each"].items() if name != "type"]
+        labels = {*resource["labelsFromPath"], *of_type.get("labelsFromPath", {})}
+        found[f"{resource['metricNamePrefix']}_{metric['name']}"] = labels
+    return found
+
+
 def unknown(expression: str) -> set[str]:
     """The metrics and labels of an expression that do not exist."""
-    known = declared()
+    known = declared() | of_fleet()
     bare = re.sub(r'"[^"]*"|\{[^}]*\}|\[[^]]*\]', "", expression)
     grouped = {label for group in re.findall(r"\b(?:by|on) \(([^)]*)\)", bare) for label in group.split(", ") if label}
     metrics = set(re.findall(r"\b[a-z_][a-z0-9_]*\b", bare)) - WORDS - grouped
@@ -62,7 +76,7 @@ def unknown(expression: str) -> set[str]:
 
 
 def test_every_metric_and_label_exists() -> None:
-    every = [*expressions("alerts.yaml"), *expressions("dashboard.json")]
+    every = [each for name in ("alerts.yaml", "dashboard.json", "fleet.json") for each in expressions(name)]
     assert {expression: missing for expression in every if (missing := unknown(expression))} == {}
 
 
@@ -77,6 +91,28 @@ def test_every_metric_is_in_the_dashboard_or_in_an_alert() -> None:
         "reassert_ca_certificates",
         "reassert_ca_expired_certificates",
     }
+
+
+def test_every_metric_of_the_fleet_is_shown_and_is_a_field_of_the_definition() -> None:
+    text = " ".join([*expressions("fleet.json"), *expressions("alerts.yaml")])
+    assert [name for name in of_fleet() if name not in text] == []
+    (spec,) = load((KUBERNETES / "chart/files/nodeenforcements.yaml").read_text())
+    schema = spec["versions"][0]["schema"]["openAPIV3Schema"]
+
+    def field(schema: Any, path: list[str]) -> Any:
+        for name in path:
+            schema = schema.get("items", schema)["properties"][name]
+        return schema
+
+    (resource,) = load((MONITORING / "kube-state-metrics.yaml").read_text())[0]["spec"]["resources"]
+    assert resource["groupVersionKind"]["group"] == spec["group"]
+    for metric in resource["metrics"]:
+        of_type = metric["each"][metric["each"]["type"].lower()]
+        at = field(schema, of_type["path"])
+        assert all(field(at, path)["type"] == "string" for path in of_type.get("labelsFromPath", {}).values())
+        if metric["each"]["type"] == "Gauge":
+            value = field(at, of_type.get("valueFrom", []))
+            assert value["type"] == "integer" or value["format"] == "date-time"
 
 
 def test_every_variable_of_a_panel_is_defined() -> None:
@@ -105,11 +141,12 @@ def promtool(*arguments: str, where: Path = MONITORING, text: str = "") -> str:
 
 @pytest.mark.promtool
 def test_promtool_accepts_the_alerts_and_their_unit_tests_pass() -> None:
-    assert "20 rules found" in promtool("check", "rules", "alerts.yaml")
+    groups = YAML(typ="safe").load((MONITORING / "alerts.yaml").read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    assert f"{len(rules)} rules found" in promtool("check", "rules", "alerts.yaml")
     names = [path.name for path in sorted(MONITORING.glob("*.test.yaml"))]
     promtool("test", "rules", *names)
     tested = {name for file in names for name in re.findall(r"alertname: (\w+)", (MONITORING / file).read_text())}
-    rules = YAML(typ="safe").load((MONITORING / "alerts.yaml").read_text())["groups"][0]["rules"]
     assert tested == {rule["alert"] for rule in rules}
 
 
@@ -184,6 +221,26 @@ def test_every_panel_of_the_dashboard_shows_what_a_node_exports(tmp_path: Path) 
     queries = [
         {"expr": f"count({each}) > bool 0", "eval_time": "20m", "exp_samples": [{"labels": "{}", "value": 1}]}
         for each in plain
+    ]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": queries}
+    (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))
+    promtool("test", "rules", "test.json", where=tmp_path)
+
+
+@pytest.mark.promtool
+def test_every_panel_of_the_fleet_shows_something(tmp_path: Path) -> None:
+    """Of two nodes, of which one has every problem."""
+    values = {"verify_timestamp_seconds": 1, "looked_timestamp_seconds": 1}
+    series = []
+    for name, labels in of_fleet().items():
+        value = values.get(name.removeprefix("reassert_node_"), 3)
+        for node in ("n1", "n2"):
+            selector = ", ".join(f'{label}="{node}"' for label in sorted(labels))
+            series.append({"series": f"{name}{{{selector}}}", "values": f"{value}x60"})
+    series += [{"series": 'kube_node_info{node="n3"}', "values": "1x60"}]
+    queries = [
+        {"expr": f"count({each}) > bool 0", "eval_time": "50m", "exp_samples": [{"labels": "{}", "value": 1}]}
+        for each in expressions("fleet.json")
     ]
     test = {"interval": "1m", "input_series": series, "promql_expr_test": queries}
     (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))

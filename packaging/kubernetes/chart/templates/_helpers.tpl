@@ -62,7 +62,7 @@ app.kubernetes.io/component: {{ index . 1 }}
 
 {{- /* Whether the node pods talk to the API server. */}}
 {{- define "reassert.reports" -}}
-{{- if or .Values.node.startupTaint .Values.node.condition }}true{{ end }}
+{{- if or .Values.node.startupTaint .Values.node.condition .Values.fleet.enabled }}true{{ end }}
 {{- end }}
 
 {{- /* Whether a ValidatingAdmissionPolicy limits their token to their own node. */}}
