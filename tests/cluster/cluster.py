@@ -104,10 +104,10 @@ class Authority:
 class Cluster:
     """`nodes`: by name, which is their Debian suite. `directory` has certificates and the logs of the control plane.
 
-    Without `controllers` its control plane is etcd and the API server.
+    `controllers`: those of the controller manager; with "" the control plane is etcd and the API server alone.
     """
 
-    def __init__(self, controllers: bool = True) -> None:
+    def __init__(self, controllers: str = "*") -> None:
         self.directory = scratch()
         self.nodes: dict[str, BootedNode] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -118,7 +118,7 @@ class Cluster:
         ip("address", "add", f"{SERVICE}/32", "dev", "lo")  # in place of kube-proxy
         self._start_api_server()
         if controllers:
-            self._start_controllers()
+            self._start_controllers(controllers)
         self.helm = helm().Config(kubeconfig_path=self.directory / "admin.conf", namespace=NAMESPACE)
 
     def _start_api_server(self) -> None:
@@ -156,7 +156,7 @@ class Cluster:
         )
         self.wait(lambda: self.try_kubectl("get", "--raw=/readyz")[0] == 0, "the API server")
 
-    def _start_controllers(self) -> None:
+    def _start_controllers(self, controllers: str) -> None:
         at = self.directory
         self._start(
             "kube-controller-manager",
@@ -164,6 +164,7 @@ class Cluster:
             f"--root-ca-file={at}/ca.crt",
             f"--service-account-private-key-file={at}/accounts.key",
             "--use-service-account-credentials",
+            f"--controllers={controllers}",
             "--leader-elect=false",
         )
         self._start("kube-scheduler", f"--kubeconfig={at}/scheduler.conf", "--leader-elect=false")
