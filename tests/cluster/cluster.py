@@ -195,7 +195,8 @@ class Cluster:
         run(*there, "link", "set", "eth0", "up")
         run(*there, "route", "add", "default", "via", CONTROL)
         ip("route", "add", f"10.97.{number}.0/24", "via", address)
-        image = write_image(node.directory, TOP / "build/roots/trixie", {PROGRAMS / "kubectl": "usr/bin/kubectl"})
+        programs = {PROGRAMS / "kubectl": "usr/bin/kubectl", Path("/usr/bin/openssl"): "usr/bin/openssl"}  # for tests
+        image = write_image(node.directory, TOP / "build/roots/trixie", programs)
         node.ctr("image", "import", str(image))
         image.unlink()
         self.authority.issue(f"kubelet-{name}", f"system:node:{name}", "system:nodes", (address,))

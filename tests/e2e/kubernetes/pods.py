@@ -28,14 +28,22 @@ spec:
 class NodePod:
     """Of the DaemonSet that wires nodes.
 
-    `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `values`: `node`'s.
+    `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `bundle`: that of
+    `trust.configMap`. `values`: `node`'s.
     """
 
     def __init__(
-        self, node: BootedNode, policy: str = POLICY, state: str = "present", nri: bool = False, **values: Any
+        self,
+        node: BootedNode,
+        policy: str = POLICY,
+        state: str = "present",
+        nri: bool = False,
+        bundle: dict[str, str] | None = None,
+        **values: Any,
     ) -> None:
         self.node = node
-        found = objects({"node": values, "nri": {"enabled": nri}})
+        trust = {"configMap": "company-ca"} if bundle is not None else {}
+        found = objects({"node": values, "nri": {"enabled": nri}, "trust": trust})
         spec = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]
         (self._described,) = spec["containers"]
         assert spec["hostPID"]
@@ -44,7 +52,9 @@ class NodePod:
         self.policy = ConfigMapVolume(node.path(f"{volumes}/policy"))
         self.policy.write({"policy.yaml": policy})
         node.path(f"{volumes}/work").mkdir()
-        paths = {name: f"{volumes}/{name}" for name in ("policy", "work")}
+        self.bundle = ConfigMapVolume(node.path(f"{volumes}/trust"))
+        self.bundle.write(bundle or {})
+        paths = {name: f"{volumes}/{name}" for name in ("policy", "trust", "work")}
         config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state})
         self.container = self.pod.make(config)
         self.container.start()
