@@ -314,6 +314,10 @@ def test_a_rotated_ca_reaches_a_running_pod(cluster: Cluster, tmp_path: Path) ->
     """From a ConfigMap, as trust-manager writes it, without a roll-out: curl's library asks the store at each start."""
     old, new = (Authority(tmp_path, name, CONTROL) for name in ("old", "new"))
     ports = {old: 10443, new: 10444}
+    for node in cluster.nodes.values():  # the system's roots
+        roots = node.path("/etc/ssl/certs/ca-certificates.crt")
+        roots.parent.mkdir(parents=True, exist_ok=True)
+        roots.write_text(Authority(tmp_path, "public").pem.read_text())
 
     def bundle(*authorities: Authority) -> None:
         data = {"ca.crt": "".join(each.pem.read_text() for each in authorities)}

@@ -92,32 +92,40 @@ copy_policy() {
   say "$in_force is now the ConfigMap's policy"
 }
 
-# Replace the node's copy of the bundle by the pod's and build the trust store, before a policy can need it. If the
-# build fails, as for a bundle that is empty or broken, the copy from before comes back, and the store stays.
+# Replace the node's copy of the bundle by the pod's and build the trust store, before a policy can need it. A bundle that
+# is empty or broken, of which no store can be made alone, is not copied.
 copy_bundle() {
   [ -d "$bundle" ] || return 0
   # trust-manager's ConfigMap may have stores in other formats beside the PEM file.
   grep -l -e '-----BEGIN' -r "$bundle/..data" | sort | xargs -r sed -s '$a\' > "$work/bundle" || return 1
-  node cat "$cas" > "$work/bundle.before" 2>/dev/null || rm -f "$work/bundle.before"
-  if [ -e "$work/built" ] && cmp -s "$work/bundle" "$work/bundle.before"; then
+  if [ -e "$work/built" ] && node cat "$cas" 2>/dev/null | cmp -s - "$work/bundle"; then
     rm -f "$work/refused-bundle"
     return 0
   fi
   ! { [ -e "$work/refused-bundle" ] && cmp -s "$work/bundle" "$work/bundle.refused"; } || return 1
-  node systemctl --quiet stop "reassert-trust$at.path" 2>/dev/null || : # it would build this too
-  built=0
-  build_bundle > "$work/said" 2>&1 || built=$?
-  if [ "$built" -ne 0 ]; then
-    if [ -e "$work/bundle.before" ]; then put "$cas" < "$work/bundle.before"; else node rm -f "$cas"; fi
+  if ! try_bundle > "$work/said" 2>&1; then
     mv "$work/bundle" "$work/bundle.refused"
-    refuse bundle "the CA bundle has no certificates, or has errors: the node keeps its trust store"
-  else
-    cat "$work/said" >&2
-    touch "$work/built"
-    rm -f "$work/refused-bundle"
+    refuse bundle "the CA bundle is empty or broken: the node keeps its trust store"
+    return 1
   fi
-  node systemctl --quiet start "reassert-trust$at.path" 2>/dev/null || : # not there before the first install
-  return "$built"
+  built=0
+  # The path unit would build this too, and refuse to leave out certificates that the store has.
+  node systemctl --quiet stop "reassert-trust$at.path" 2>/dev/null || :
+  build_bundle > "$work/said" 2>&1 || built=$?
+  node systemctl --quiet start "reassert-trust$at.path" "reassert-trust$at.service" 2>/dev/null || : # once installed
+  if [ "$built" -ne 0 ]; then
+    refuse bundle "the trust store could not be built"
+    return 1
+  fi
+  cat "$work/said" >&2
+  touch "$work/built"
+  rm -f "$work/refused-bundle"
+}
+
+try_bundle() {
+  put "$there/bundle.pem" < "$work/bundle" || return 1
+  node rm -rf "$there/bundle"
+  node "$there/program/reassert" trust build --no-system --add "$there/bundle.pem" --out "$there/bundle"
 }
 
 build_bundle() {

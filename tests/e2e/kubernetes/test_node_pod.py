@@ -179,6 +179,7 @@ def test_a_pod_waits_for_its_turn_and_for_a_hold(daemon: Any, node: BootedNode) 
     assert "every handler is protected" in again.said()
 
 
+ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
 TRUST = """\
 apiVersion: reassert/v1
 kind: NodePolicy
@@ -192,6 +193,9 @@ spec:
 def test_the_clusters_cas_are_on_the_node_before_its_policy(daemon: Any, node: BootedNode, tmp_path: Path) -> None:
     """A rotation reaches a running container; a bundle that is empty or broken changes nothing."""
     old, new = (Authority(tmp_path, name).pem.read_text() for name in ("old", "new"))
+    roots = node.path(str(ROOTS))
+    node.run("mkdir", "-p", str(ROOTS.parent))
+    roots.write_text(Authority(tmp_path, "public").pem.read_text())
     pod = daemon(policy=TRUST, bundle={"ca.crt": old, "trust.jks": "\x01"})
     pod.wait(True)
     sandbox = node.cri.run_pod("runc")
@@ -213,12 +217,13 @@ def test_the_clusters_cas_are_on_the_node_before_its_policy(daemon: Any, node: B
     wait_for(lambda: new in seen() and old not in seen(), "the new one", pod.said)
     pod.wait(True)
     assert node.property("reassert-trust.path", "ActiveState") == "active"
-    assert node.property("reassert-trust.service", "Result") == "success"
+    assert node.property("reassert-trust.service", "Result") == "success", node.journal("reassert-trust")
     sandbox.remove()
     pod.end()
     daemon(policy=TRUST, bundle={"ca.crt": new}, state="absent").wait(True)
     assert node.property("reassert-trust.path", "LoadState") == "not-found"
     assert not node.path("/etc/reassert").exists()
+    node.run("rm", "-r", "/etc/ssl")  # which the test's root does not have
 
 
 def test_the_default_policy_only_logs_and_is_ready(daemon: Any, node: BootedNode) -> None:
