@@ -33,6 +33,7 @@ CONTROL, SERVICE = "10.99.0.1", "10.98.0.1"
 CNI = ("/opt/cni/bin", "/usr/lib/cni")
 """Where containerd looks for plugins: as its authors have it, and as Debian 13's."""
 
+GATES = ("ClusterTrustBundle", "ClusterTrustBundleProjection")
 NAMESPACE = "kube-system"
 TAINT = "reassert.internal/not-wired"
 KUBELET = """\
@@ -153,6 +154,8 @@ class Cluster:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
+            "--runtime-config=certificates.k8s.io/v1beta1=true",  # ClusterTrustBundle is on from 1.37
+            "--feature-gates=" + ",".join(f"{gate}=true" for gate in GATES),
         )
         self.wait(lambda: self.try_kubectl("get", "--raw=/readyz")[0] == 0, "the API server")
 
@@ -226,6 +229,7 @@ class Cluster:
             "evictionHard": {"memory.available": "1Mi"},
             "imageGCHighThresholdPercent": 100,
             "failSwapOn": False,
+            "featureGates": dict.fromkeys(GATES, True),
             "registerWithTaints": [{"key": TAINT, "effect": "NoSchedule"}],
             "authentication": {"x509": {"clientCAFile": "/etc/kubernetes/ca.crt"}},
             "tlsCertFile": "/etc/kubernetes/kubelet.crt",

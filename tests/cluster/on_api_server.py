@@ -21,7 +21,7 @@ MINE, FOREIGN = "a", "b"
 """Nodes: that of the pod whose token is tried, and another one."""
 
 VALUES: Object = {"policy": {"check": False}}
-REPORTS: Object = {"startupTaint": TAINT, "condition": True, "onUninstall": "Keep"}
+REPORTS: Object = {"startupTaint": TAINT, "condition": True, "onUninstall": "Keep", "firstInstall": "AtOnce"}
 OURS = {"type": "ReassertEnforcing", "status": "True", "reason": "Enforcing", "message": ""}
 READY = {"type": "Ready", "status": "False", "reason": "Forged", "message": ""}
 

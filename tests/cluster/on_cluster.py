@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME
 from e2e.node.engines import CONFIG
@@ -360,6 +361,30 @@ def test_a_rotated_ca_reaches_a_running_pod(cluster: Cluster, tmp_path: Path) ->
         cluster.rollout()
         assert cluster.uids() == before
     cluster.kubectl("delete", "pod", "client", "--wait")
+
+
+def test_a_cluster_trust_bundle_reaches_the_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    signer = "example.org/ca"
+
+    def bundle(authority: Authority) -> None:
+        spec = {"signerName": signer, "trustBundle": authority.pem.read_text()}
+        metadata = {"name": "example.org:ca:one"}
+        kind = {"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle"}
+        cluster.apply({**kind, "metadata": metadata, "spec": spec})
+
+    def stored(authority: Authority) -> bool:
+        live = [node.path("/var/lib/reassert/trust/company/live/added.pem") for node in cluster.nodes.values()]
+        (wanted,) = x509.load_pem_x509_certificates(authority.pem.read_bytes())
+        return all(x509.load_pem_x509_certificates(path.read_bytes()) == [wanted] for path in live)
+
+    one, two = (Authority(tmp_path, name) for name in ("one", "two"))
+    bundle(one)
+    trust = {"clusterTrustBundle": {"signerName": signer}}
+    cluster.install({**policy(POLICY, **REPORTED), "trust": trust}, upgrade=True)
+    cluster.rollout()
+    assert stored(one)
+    bundle(two)
+    cluster.wait(lambda: stored(two), "kubelet's sync", 240)
     cluster.install(policy(POLICY, **REPORTED), upgrade=True)
     cluster.rollout()
 
