@@ -15,7 +15,7 @@ from threading import Event, Thread
 
 import pytest
 from e2e.support import run
-from unit.kubernetes.chart import find, objects
+from unit.kubernetes.chart import CHART, find, load, objects
 
 from cluster.cluster import NAMESPACE, PROGRAMS, Cluster, Object
 
@@ -184,6 +184,24 @@ def test_uninstall_leaves_no_policy(cluster: Cluster, kubelets: Kubelets) -> Non
     cluster.install(values(BAD), upgrade=True)
     cluster.helm.uninstall("reassert", timeout=60)
     assert configmaps(cluster) == set()
+    cluster.wait(lambda: not cluster.pods("node"), "the end of the pods")
+    kubelets.never_ready = ""
+
+
+@pytest.mark.usefixtures("kubelets")
+def test_audit_everywhere_keeps_the_other_values(cluster: Cluster) -> None:
+    """The command of docs/break-glass.md: --reuse-values, and two values."""
+    revise(cluster, ONE.replace("rules: []", "rules: [{name: a, mode: Enforce, env: [{name: A, value: b}]}]"))
+    brake = {"policy": {"audit": True}, "node": {"maxUnavailable": "100%"}}
+    cluster.helm.upgrade(CHART, "reassert", brake, namespace=NAMESPACE, reuse_values=True, wait="hookOnly")
+    cluster.rollout(seconds=60)
+    (name,) = {*policies(cluster).values()}
+    (policy,) = load(cluster.get("configmap", name)["data"]["policy.yaml"])
+    rule = {"name": "a", "mode": "Audit", "env": [{"name": "A", "value": "b"}]}
+    assert policy["spec"] == {"exclude": {"namespaces": ["kube-system"]}, "mode": "Audit", "rules": [rule]}
+    strategy = cluster.get("daemonset", "reassert-node")["spec"]["updateStrategy"]
+    assert strategy["rollingUpdate"]["maxUnavailable"] == "100%"
+    cluster.helm.uninstall("reassert", timeout=60)
     cluster.wait(lambda: not cluster.pods("node"), "the end of the pods")
 
 

@@ -88,6 +88,9 @@ def test_the_archive_has_the_policy_and_the_alerts(tmp_path: Path) -> None:
 def test_the_chart_is_of_the_programs_version() -> None:
     (chart,) = load((CHART / "Chart.yaml").read_text())
     assert (chart["appVersion"], chart["version"]) == (__version__, __version__)
+    changes = load(chart["annotations"]["artifacthub.io/changes"])[0]
+    assert {each["kind"] for each in changes} <= {"added", "changed", "deprecated", "removed", "fixed", "security"}
+    assert all(each.keys() == {"kind", "description"} for each in changes)
 
 
 def test_the_default_policy_is_the_repositorys() -> None:
