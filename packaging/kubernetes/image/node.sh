@@ -12,7 +12,7 @@
 # shellcheck disable=SC2016  # text in single quotes is for the node's shell
 set -eu
 
-: "${STATE:=}" "${INTERVAL:=15}" "${VERIFY_EXCEPT=rule/*}" "${TRUST_STORE:=company}"
+: "${STATE:=}" "${INTERVAL:=15}" "${VERIFY_EXCEPT=rule/*}" "${TRUST_STORE:=company}" "${CHECK=--node}"
 image=/opt/reassert                   # the frozen program in this image
 units=/usr/local/share/reassert       # units of this image
 policy=/policy/policy.yaml            # from the ConfigMap; if it is missing, nodes keep their own
@@ -79,7 +79,8 @@ copy_policy() {
     return 0
   fi
   put "$in_force.candidate" < "$policy" || return 1
-  if ! node "$there/program/reassert" policy check --node "$in_force.candidate" > "$work/said" 2>&1; then
+  # shellcheck disable=SC2086  # empty: no option
+  if ! node "$there/program/reassert" policy check $CHECK "$in_force.candidate" > "$work/said" 2>&1; then
     node rm -f "$in_force.candidate"
     kept="the node keeps its policy"
     node test -e "$in_force" || kept="the node has no other policy, so nothing is wired"

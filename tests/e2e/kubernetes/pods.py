@@ -29,7 +29,7 @@ class NodePod:
     """Of the DaemonSet that wires nodes.
 
     `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `bundle`: that of
-    `trust.configMap`. `values`: `node`'s.
+    `trust.configMap`. `audit`: `policy.audit`. `values`: `node`'s.
     """
 
     def __init__(
@@ -39,11 +39,12 @@ class NodePod:
         state: str = "present",
         nri: bool = False,
         bundle: dict[str, str] | None = None,
+        audit: bool = False,
         **values: Any,
     ) -> None:
         self.node = node
         trust = {"configMap": "company-ca"} if bundle is not None else {}
-        found = objects({"node": values, "nri": {"enabled": nri}, "trust": trust})
+        found = objects({"node": values, "nri": {"enabled": nri}, "trust": trust, "policy": {"audit": audit}})
         spec = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]
         (self._described,) = spec["containers"]
         assert spec["hostPID"]

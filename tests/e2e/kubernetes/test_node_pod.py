@@ -149,6 +149,11 @@ def test_a_policy_waits_for_the_files_that_it_names(daemon: Any, node: BootedNod
     assert pod.said().count("every handler is protected") == verified + 1
     assert pod.said().count(missing) == 1
     node.path(source).unlink()
+    pod.wait(False, missing)  # a file that goes away later
+    pod.end()
+    audited = (POLICY + rule).replace("spec:", "spec:\n  mode: Audit")
+    daemon(policy=audited, audit=True).wait(True)  # the brake of docs/break-glass.md holds for this, too
+    assert hostile(node) == "/tmp/evil"
 
 
 def test_a_pod_waits_for_its_turn_and_for_a_hold(daemon: Any, node: BootedNode) -> None:
