@@ -99,7 +99,7 @@ def condition(cluster: Cluster, node: str, field: str = "reason") -> tuple[str, 
     """Status and reason, or another field, of ReassertEnforcing."""
     for each in cluster.get("node", node)["status"]["conditions"]:
         if each["type"] == CONDITION:
-            return each["status"], each[field]
+            return each["status"], each.get(field, "")
     return "", ""
 
 
