@@ -19,10 +19,11 @@ reproducible="--sort=name --mtime=@$SOURCE_DATE_EPOCH --owner=0 --group=0 --nume
 mkdir -p "$work/program/opt" "$work/program/usr/local/bin"
 cp -a "$DIST/reassert" "$work/program/opt/reassert"
 install -m 755 packaging/kubernetes/image/*.sh "$work/program/usr/local/bin"
+install -D -m 644 -t "$work/program/usr/local/share/reassert" packaging/systemd/reassert-trust.*
 find "$work/program" -type d -exec chmod 755 {} +
 # Not the directories: a base may have /usr/local as a link, and its own modes.
 # shellcheck disable=SC2086  # options
-(cd "$work/program" && find opt/reassert usr/local/bin -mindepth 1 ! -path usr/local/bin | sort |
+(cd "$work/program" && find opt/reassert usr/local/bin usr/local/share -mindepth 1 ! -path usr/local/bin | sort |
   tar $reproducible --no-recursion -cf ../program.tar opt/reassert -T -)
 date=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%dT%H:%M:%SZ)
 image=$work/layout:localhost/reassert:$version # a name that kubelet finds after `ctr images import`

@@ -33,6 +33,7 @@ CONTROL, SERVICE = "10.99.0.1", "10.98.0.1"
 CNI = ("/opt/cni/bin", "/usr/lib/cni")
 """Where containerd looks for plugins: as its authors have it, and as Debian 13's."""
 
+GATES = ("ClusterTrustBundle", "ClusterTrustBundleProjection")
 NAMESPACE = "kube-system"
 TAINT = "reassert.internal/not-wired"
 KUBELET = """\
@@ -104,10 +105,10 @@ class Authority:
 class Cluster:
     """`nodes`: by name, which is their Debian suite. `directory` has certificates and the logs of the control plane.
 
-    Without `controllers` its control plane is etcd and the API server.
+    `controllers`: those of the controller manager; with "" the control plane is etcd and the API server alone.
     """
 
-    def __init__(self, controllers: bool = True) -> None:
+    def __init__(self, controllers: str = "*") -> None:
         self.directory = scratch()
         self.nodes: dict[str, BootedNode] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -118,7 +119,7 @@ class Cluster:
         ip("address", "add", f"{SERVICE}/32", "dev", "lo")  # in place of kube-proxy
         self._start_api_server()
         if controllers:
-            self._start_controllers()
+            self._start_controllers(controllers)
         self.helm = helm().Config(kubeconfig_path=self.directory / "admin.conf", namespace=NAMESPACE)
 
     def _start_api_server(self) -> None:
@@ -153,10 +154,12 @@ class Cluster:
             "--authorization-mode=Node,RBAC",
             "--enable-admission-plugins=NodeRestriction",
             "--allow-privileged=true",
+            "--runtime-config=certificates.k8s.io/v1beta1=true",  # ClusterTrustBundle is on from 1.37
+            "--feature-gates=" + ",".join(f"{gate}=true" for gate in GATES),
         )
         self.wait(lambda: self.try_kubectl("get", "--raw=/readyz")[0] == 0, "the API server")
 
-    def _start_controllers(self) -> None:
+    def _start_controllers(self, controllers: str) -> None:
         at = self.directory
         self._start(
             "kube-controller-manager",
@@ -164,6 +167,7 @@ class Cluster:
             f"--root-ca-file={at}/ca.crt",
             f"--service-account-private-key-file={at}/accounts.key",
             "--use-service-account-credentials",
+            f"--controllers={controllers}",
             "--leader-elect=false",
         )
         self._start("kube-scheduler", f"--kubeconfig={at}/scheduler.conf", "--leader-elect=false")
@@ -194,9 +198,8 @@ class Cluster:
         run(*there, "link", "set", "eth0", "up")
         run(*there, "route", "add", "default", "via", CONTROL)
         ip("route", "add", f"10.97.{number}.0/24", "via", address)
-        image = write_image(
-            node.directory, TOP / "build/roots/trixie", {PROGRAMS / "kubectl": "usr/bin/kubectl"} | jq()
-        )
+        programs = {PROGRAMS / "kubectl": "usr/bin/kubectl", Path("/usr/bin/openssl"): "usr/bin/openssl"}  # for tests
+        image = write_image(node.directory, TOP / "build/roots/trixie", programs | jq())
         node.ctr("image", "import", str(image))
         image.unlink()
         self.authority.issue(f"kubelet-{name}", f"system:node:{name}", "system:nodes", (address,))
@@ -226,6 +229,7 @@ class Cluster:
             "evictionHard": {"memory.available": "1Mi"},
             "imageGCHighThresholdPercent": 100,
             "failSwapOn": False,
+            "featureGates": dict.fromkeys(GATES, True),
             "registerWithTaints": [{"key": TAINT, "effect": "NoSchedule"}],
             "authentication": {"x509": {"clientCAFile": "/etc/kubernetes/ca.crt"}},
             "tlsCertFile": "/etc/kubernetes/kubelet.crt",

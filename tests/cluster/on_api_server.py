@@ -23,7 +23,7 @@ MINE, FOREIGN = "a", "b"
 """Nodes: that of the pod whose token is tried, and another one."""
 
 VALUES: Object = {"policy": {"check": False}}
-REPORTS: Object = {"startupTaint": TAINT, "condition": True, "onUninstall": "Keep"}
+REPORTS: Object = {"startupTaint": TAINT, "condition": True, "onUninstall": "Keep", "firstInstall": "AtOnce"}
 OURS = {"type": "ReassertEnforcing", "status": "True", "reason": "Enforcing", "message": ""}
 READY = {"type": "Ready", "status": "False", "reason": "Forged", "message": ""}
 
@@ -148,7 +148,7 @@ def ended(cluster: Cluster) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A control plane with the chart as installed without the policy, two nodes, and a pod on each."""
-    with ended(Cluster(controllers=False)) as cluster:
+    with ended(Cluster(controllers="")) as cluster:
         for name in (MINE, FOREIGN):
             cluster.kubectl("create", "--filename=-", input=json.dumps(node(name)))
             alone = merge("spec", taints=node(name)["spec"]["taints"])  # the API server adds one: not-ready

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME
 from e2e.node.engines import CONFIG
 from e2e.support import TOP
+from e2e.trust.authorities import Authority
 from unit.kubernetes.chart import load
 
-from cluster.cluster import NAMESPACE, TAINT, Cluster, Object, running
+from cluster.cluster import CONTROL, NAMESPACE, TAINT, Cluster, Object, running
 
 SUITES = ("bookworm", "trixie", "forky")
 POLICY = """\
@@ -30,6 +35,9 @@ OTHER = POLICY.replace("void", "none")
 BROKEN = POLICY.replace("value:", "valeu:")
 """YAML and a NodePolicy, so that only `reassert policy check` sees it."""
 
+CONDITION = "ReassertEnforcing"
+COMPANY = {"name": "company-ca", "namespace": NAMESPACE}
+VOLUMES = "ls /var/lib/kubelet/pods/*/volumes/*configmap/policy/policy.yaml"
 HOSTILE = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
 REPORTED: Object = {"startupTaint": TAINT, "condition": True}
 
@@ -87,11 +95,11 @@ def everywhere(value: str) -> dict[str, list[str]]:
     return {node: [f"NVIDIA_VISIBLE_DEVICES={value}"] for node in SUITES}
 
 
-def condition(cluster: Cluster, node: str) -> tuple[str, str]:
-    """Status and reason of ReassertEnforcing."""
+def condition(cluster: Cluster, node: str, field: str = "reason") -> tuple[str, str]:
+    """Status and reason, or another field, of ReassertEnforcing."""
     for each in cluster.get("node", node)["status"]["conditions"]:
-        if each["type"] == "ReassertEnforcing":
-            return each["status"], each["reason"]
+        if each["type"] == CONDITION:
+            return each["status"], each.get(field, "")
     return "", ""
 
 
@@ -104,8 +112,15 @@ def taints(cluster: Cluster) -> set[str]:
     }
 
 
+def mounted(cluster: Cluster) -> str:
+    """The name of the ConfigMap that new pods mount."""
+    volumes = cluster.get("daemonset", "reassert-node")["spec"]["template"]["spec"]["volumes"]
+    (name,) = [volume["configMap"]["name"] for volume in volumes if volume["name"] == "policy"]
+    return str(name)
+
+
 def in_configmap(cluster: Cluster) -> str:
-    return str(cluster.get("configmap", "reassert-policy")["data"]["policy.yaml"])
+    return str(cluster.get("configmap", mounted(cluster))["data"]["policy.yaml"])
 
 
 def roll(cluster: Cluster) -> int:
@@ -242,30 +257,68 @@ def test_several_nodes_at_once(cluster: Cluster) -> None:
     assert seen(cluster, *SUITES) == everywhere("void")
 
 
-def test_an_edit_of_the_configmap_reaches_the_nodes_unless_it_is_broken(cluster: Cluster) -> None:
-    """Past Helm, and so past its check: the pods check it again."""
-
-    def edit(text: str) -> None:
-        patch = json.dumps({"data": {"policy.yaml": text}})
-        cluster.kubectl("patch", "configmap", "reassert-policy", "--namespace", NAMESPACE, "--patch", patch)
-
-    edit(BROKEN)
-    cluster.wait(
-        lambda: {condition(cluster, node) for node in SUITES} == {("False", "NotReady")}, "kubelet's sync", 240
+def test_nobody_edits_the_configmap(cluster: Cluster) -> None:
+    patch = json.dumps({"data": {"policy.yaml": OTHER}})
+    status, said = cluster.try_kubectl(
+        "patch", "configmap", mounted(cluster), "--namespace", NAMESPACE, "--patch", patch
     )
+    assert (status, "immutable" in said) == (1, True), said
+
+
+def test_a_typo_in_a_host_path_stops_at_the_first_node_and_every_node_keeps_its_policy(cluster: Cluster) -> None:
+    """A valid policy, so that Helm's check sees nothing. `helm rollback` undoes it."""
+    before = cluster.uids()
+    typo = OTHER + "  - {name: ca, mounts: [{hostPath: /etc/ssl/ca-certificate.crt, mountPath: /ca.crt}]}\n"
+    cluster.install(policy(typo, **REPORTED), upgrade=True)
+
+    def stopped() -> list[str]:
+        return [node for node in SUITES if "ca-certificate.crt: No such file" in condition(cluster, node, "message")[1]]
+
+    cluster.wait(lambda: len(stopped()) == 1, "the first node")
+    (first,) = stopped()
+    assert {node for node, uid in cluster.uids().items() if before[node] != uid} == {first}
     assert seen(cluster, *SUITES) == everywhere("void")
-    edit(OTHER)
-    cluster.wait(
-        lambda: {condition(cluster, node) for node in SUITES} == {("True", "Enforcing")}, "kubelet's sync", 240
-    )
-    assert seen(cluster, *SUITES) == everywhere("none")
+    # A node that reboots before its turn: kubelet starts the same pod again, which finds its ConfigMap.
+    other = next(node for node in SUITES if node != first)
+    cluster.nodes[other].run("systemctl", "stop", "kubelet", "containerd")
+    cluster.nodes[other].run("sh", "-c", "umount -l /var/lib/kubelet/pods/*/volumes/*configmap/policy 2>&1; true")
+    cluster.nodes[other].run("sh", "-c", "rm -rf /var/lib/kubelet/pods/*/volumes/*configmap/policy")
+    cluster.nodes[other].run("systemctl", "start", "containerd", "kubelet")
+    cluster.wait(lambda: cluster.nodes[other].run("sh", "-c", VOLUMES, check=False).stdout != "", "its ConfigMap")
+    cluster.helm.rollback("reassert", wait="hookOnly")
+    cluster.rollout()
+    assert seen(cluster, *SUITES) == everywhere("void")
+    cluster.wait(lambda: {condition(cluster, node) for node in SUITES} == {("True", "Enforcing")}, "the conditions")
 
 
-def test_helm_takes_an_edited_configmap_back_by_force_alone(cluster: Cluster) -> None:
-    """Helm 4 applies as Kubernetes' server-side apply does, and the edit's author owns the text."""
+def test_the_emergency_brake(cluster: Cluster) -> None:
+    """The commands of docs/break-glass.md."""
+    begun = time.monotonic()
+    braked = policy(POLICY, **REPORTED, maxUnavailable="100%")
+    braked["policy"]["audit"] = True
+    cluster.install(braked, upgrade=True)
+    in_force = [node.path("/etc/reassert/policy.yaml") for node in cluster.nodes.values()]
+    cluster.wait(lambda: all("mode: Audit" in path.read_text() for path in in_force), "Audit")
+    print(f"Audit on {len(SUITES)} nodes: {time.monotonic() - begun:.0f} s")
+    assert seen(cluster, *SUITES) == everywhere("all")
+    cluster.rollout()
+    print(f"and ready: {time.monotonic() - begun:.0f} s")
+    cluster.helm.rollback("reassert", wait="hookOnly")
+    begun = time.monotonic()
+    cluster.rollout()
+    print(f"node by node, {len(SUITES)} nodes: {time.monotonic() - begun:.0f} s")
+    assert seen(cluster, *SUITES) == everywhere("void")
+    begun = time.monotonic()
+    kubectl = ("--namespace", NAMESPACE)
+    strategy = {"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": "100%"}}}}
+    cluster.kubectl(*kubectl, "patch", "daemonset/reassert-node", f"--patch={json.dumps(strategy)}")
+    cluster.kubectl(*kubectl, "set", "env", "daemonset/reassert-node", "--containers=node", "STATE=absent")
+    cluster.rollout()
+    print(f"unwired on {len(SUITES)} nodes: {time.monotonic() - begun:.0f} s")
+    assert seen(cluster, *SUITES) == everywhere("all")
+    # Helm 4 applies as Kubernetes' server-side apply does, and kubectl owns maxUnavailable now.
     with helm_error("conflict"):
         cluster.install(policy(POLICY, **REPORTED), upgrade=True)
-    assert in_configmap(cluster) == OTHER
 
     def forced(**given: Any) -> str:
         return json.dumps({name: value for name, value in given.items() if value} | {"force_conflicts": True})
@@ -273,7 +326,85 @@ def test_helm_takes_an_edited_configmap_back_by_force_alone(cluster: Cluster) ->
     with pytest.MonkeyPatch.context() as patched:  # the library has no parameter for --force-conflicts
         patched.setattr("helm_python.config._opts", forced)
         cluster.install(policy(POLICY, **REPORTED), upgrade=True)
-    assert in_configmap(cluster) == POLICY
+    cluster.rollout()
+    assert seen(cluster, *SUITES) == everywhere("void")
+
+
+def test_a_rotated_ca_reaches_a_running_pod(cluster: Cluster, tmp_path: Path) -> None:
+    """From a ConfigMap, as trust-manager writes it, without a roll-out: curl's library asks the store at each start."""
+    old, new = (Authority(tmp_path, name, CONTROL) for name in ("old", "new"))
+    ports = {old: 10443, new: 10444}
+    for node in cluster.nodes.values():  # the system's roots
+        roots = node.path("/etc/ssl/certs/ca-certificates.crt")
+        roots.parent.mkdir(parents=True, exist_ok=True)
+        roots.write_text(Authority(tmp_path, "public").pem.read_text())
+
+    def bundle(*authorities: Authority) -> None:
+        data = {"ca.crt": "".join(each.pem.read_text() for each in authorities)}
+        cluster.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": COMPANY, "data": data})
+
+    def accepted() -> list[str]:
+        """The servers to which the running pod connects."""
+        found = []
+        for authority, port in ports.items():
+            client = ("openssl", "s_client", "-connect", f"{CONTROL}:{port}", "-verify_return_error", "-brief")
+            if cluster.try_kubectl("exec", "client", "--", *client)[0] == 0:
+                found.append(authority.name)
+        return found
+
+    rules = POLICY + "  - {name: company, trust: {bundle: company}}\n"
+    bundle(old)
+    cluster.install({**policy(rules, **REPORTED), "trust": {"configMap": COMPANY["name"]}}, upgrade=True)
+    cluster.rollout()
+    client = pod("client", "trixie")
+    client["spec"]["containers"][0] |= {"image": NAME, "command": ["sleep", "10000"]}
+    cluster.apply(client)
+    cluster.kubectl("wait", "pod", "client", "--for=condition=Ready", "--timeout=50s")
+    with ExitStack() as stack:
+        for authority, port in ports.items():
+            served = ("-accept", f"{CONTROL}:{port}", "-cert", str(authority.server), "-quiet")
+            server = subprocess.Popen(["openssl", "s_server", *served], stdin=subprocess.PIPE)
+            stack.callback(server.wait)
+            stack.callback(server.kill)
+        cluster.wait(lambda: accepted() == ["old"], "the old CA")
+        before = cluster.uids()
+        bundle(old, new)
+        cluster.wait(lambda: accepted() == ["old", "new"], "both CAs", 240)
+        bundle()
+        cluster.wait(lambda: condition(cluster, "trixie") == ("False", "NotReady"), "the empty bundle held back", 240)
+        assert accepted() == ["old", "new"]
+        begun = time.monotonic()
+        bundle(new)
+        cluster.wait(lambda: accepted() == ["new"], "the new CA", 240)
+        print(f"a rotation in a running pod: {time.monotonic() - begun:.0f} s")
+        cluster.rollout()
+        assert cluster.uids() == before
+    cluster.kubectl("delete", "pod", "client", "--wait")
+
+
+def test_a_cluster_trust_bundle_reaches_the_nodes(cluster: Cluster, tmp_path: Path) -> None:
+    signer = "example.org/ca"
+
+    def bundle(authority: Authority) -> None:
+        spec = {"signerName": signer, "trustBundle": authority.pem.read_text()}
+        metadata = {"name": "example.org:ca:one"}
+        kind = {"apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle"}
+        cluster.apply({**kind, "metadata": metadata, "spec": spec})
+
+    def stored(authority: Authority) -> bool:
+        live = [node.path("/var/lib/reassert/trust/company/live/added.pem") for node in cluster.nodes.values()]
+        (wanted,) = x509.load_pem_x509_certificates(authority.pem.read_bytes())
+        return all(x509.load_pem_x509_certificates(path.read_bytes()) == [wanted] for path in live)
+
+    one, two = (Authority(tmp_path, name) for name in ("one", "two"))
+    bundle(one)
+    trust = {"clusterTrustBundle": {"signerName": signer}}
+    cluster.install({**policy(POLICY, **REPORTED), "trust": trust}, upgrade=True)
+    cluster.rollout()
+    assert stored(one)
+    bundle(two)
+    cluster.wait(lambda: stored(two), "kubelet's sync", 240)
+    cluster.install(policy(POLICY, **REPORTED), upgrade=True)
     cluster.rollout()
 
 
@@ -309,10 +440,8 @@ def test_with_on_delete_nothing_changes_until_its_pod_is_deleted(cluster: Cluste
 
     cluster.wait(replaced, "the new pod")
     cluster.wait(lambda: cluster.get("daemonset", "reassert-node")["status"].get("numberReady") == 3, "readiness")
-    # The policy goes to all nodes all the same, by the ConfigMap.
-    there = cluster.nodes["bookworm"].path("/etc/reassert/policy.yaml")
-    cluster.wait(lambda: there.read_text() == OTHER, "kubelet's sync", 240)
-    assert replaced()
+    texts = {name: node.path("/etc/reassert/policy.yaml").read_text() for name, node in cluster.nodes.items()}
+    assert texts == {"bookworm": POLICY, "trixie": POLICY, "forky": OTHER}
 
 
 def test_uninstall_removes_reassert_from_every_node(cluster: Cluster, configs: dict[str, bytes]) -> None:
@@ -359,10 +488,18 @@ def test_the_manifests_with_kubectls_validation(cluster: Cluster, configs: dict[
     (kustomization,) = load((manifests / "kustomization.yaml").read_text())
     kustomization["images"] = [{"name": "reassert", "newName": repository, "newTag": tag}]
     (tmp_path / "kustomization.yaml").write_text(json.dumps(kustomization))
+    (tmp_path / "policy.yaml").write_text(OTHER)
     cluster.kubectl("apply", "--dry-run=server", "-k", str(manifests))
     cluster.kubectl("apply", "-k", str(tmp_path))
     cluster.rollout()
-    assert seen(cluster, "forky") == {"forky": ["NVIDIA_VISIBLE_DEVICES=all"]}  # the default policy only logs
+    assert {name: node.path(CONFIG).read_bytes() for name, node in cluster.nodes.items()} == configs
+    cluster.kubectl("--namespace", NAMESPACE, "set", "env", "daemonset/reassert-node", "STATE=present")
+    assert roll(cluster) == 1
+    assert seen(cluster, "forky") == {"forky": ["NVIDIA_VISIBLE_DEVICES=none"]}
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    cluster.kubectl("apply", "-k", str(tmp_path))
+    assert roll(cluster) == 1
+    assert seen(cluster, "forky") == {"forky": ["NVIDIA_VISIBLE_DEVICES=void"]}
     cluster.kubectl("--namespace", NAMESPACE, "set", "env", "daemonset/reassert-node", "STATE=absent")
     cluster.rollout()
     cluster.kubectl("delete", "-k", str(tmp_path))

@@ -3,7 +3,7 @@
 #
 #   sudo tests/cluster/run.sh --bin DIR [--api-server | --fleet] [pytest's arguments]
 #
-# --api-server: only what needs no node (on_api_server.py; a minute), with etcd, kube-apiserver and kubectl alone.
+# --api-server: only what needs no node (on_api_server.py, on_rollout.py; two minutes), and no kubelet in DIR.
 # --fleet: measures what the view of 1,000 simulated nodes costs the API server (fleet.py; three minutes).
 # REASSERT_TEST_NODES is another number of nodes.
 #
@@ -24,16 +24,16 @@ fail() {
 [ "${1-}" = --bin ] && [ $# -ge 2 ] || fail "where are the programs? sudo tests/cluster/run.sh --bin DIR"
 REASSERT_TEST_KUBERNETES=$(realpath -- "$2")
 shift 2
-programs="etcd kubectl kube-apiserver"
+programs="etcd kubectl kube-apiserver kube-controller-manager kube-scheduler"
 if [ "${1-}" = --api-server ]; then
   shift
-  set -- tests/cluster/on_api_server.py "$@"
+  set -- tests/cluster/on_api_server.py tests/cluster/on_rollout.py "$@"
 elif [ "${1-}" = --fleet ]; then
   shift
   set -- --capture=no tests/cluster/fleet.py "$@"
 else
-  programs="$programs kube-controller-manager kube-scheduler kubelet"
-  set -- tests/cluster/on_api_server.py tests/cluster/on_cluster.py tests/cluster/on_kubelet.py "$@"
+  programs="$programs kubelet"
+  set -- tests/cluster/on_api_server.py tests/cluster/on_rollout.py tests/cluster/on_cluster.py tests/cluster/on_kubelet.py "$@"
   [ -x dist/reassert/reassert ] || fail "no frozen build: run packaging/build.sh"
   [ -x /usr/lib/cni/ptp ] || fail "no CNI plugins: apt-get install containernetworking-plugins"
 fi

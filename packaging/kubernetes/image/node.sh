@@ -2,19 +2,30 @@
 # The program of the chart's node pods (docs/kubernetes.md). It needs a privileged pod with hostPID, and systemd on the
 # node.
 #
-#   node.sh run [OPTION…]   run `reassert node install OPTION…` and `reassert node verify`, then copy each new policy of
-#                           the ConfigMap to the node; with STATE=absent run `reassert node uninstall` instead
+#   node.sh run [OPTION…]   copy the CA bundle and the policy to the node, run `reassert node install OPTION…` and
+#                           `reassert node verify`, then keep both as the pod's volumes have them
+#                           STATE=absent: run `reassert node uninstall` instead
+#                           STATE empty, as in a first roll-out: leave a node alone that is not wired
 #   node.sh ready           the readiness probe: 0 if run has succeeded, else prints the problem
+#
+# While the node has /etc/reassert/hold, nothing is changed there, except by STATE=absent.
 # shellcheck disable=SC2016  # text in single quotes is for the node's shell
 set -eu
 
-: "${STATE:=present}" "${INTERVAL:=15}" "${VERIFY_EXCEPT=rule/*}"
+: "${STATE:=}" "${INTERVAL:=15}" "${VERIFY_EXCEPT=rule/*}" "${TRUST_STORE:=company}" "${CHECK=--node}"
 image=/opt/reassert                   # the frozen program in this image
+units=/usr/local/share/reassert       # units of this image
 policy=/policy/policy.yaml            # from the ConfigMap; if it is missing, nodes keep their own
+bundle=/trust                         # directory of CA bundles; if it is missing, nodes keep their own CAs
 work=/run/reassert                    # state of this pod
 there=/var/lib/reassert-kubernetes    # directory of these pods on the node, removed by STATE=absent
 installed=${PREFIX:-/opt}/reassert/reassert # where `reassert node install` puts the program
 in_force=/etc/reassert/policy.yaml
+hold=/etc/reassert/hold               # docs/break-glass.md
+cas=/etc/reassert/trust.d
+at=""                                 # instance of the trust store's units
+if [ "$TRUST_STORE" != company ]; then cas=$cas/$TRUST_STORE at=@$TRUST_STORE; fi
+cas=$cas/kubernetes.pem               # the bundle on the node
 unit=reassert-kubernetes.service
 
 say() { echo "node.sh: $*" >&2; }
@@ -47,26 +58,97 @@ put_program() {
     node "$there/program/reassert" --version >&2
 }
 
-# Replace the node's policy by the ConfigMap's (atomically, by rename), if `reassert policy check` finds no error in it.
+# Write standard input to a file of the node, by rename.
+put() {
+  node sh -ec 'umask 022; mkdir -p "${1%/*}"; cat > "$1.new"; sync "$1.new"; mv -f "$1.new" "$1"' sh "$1"
+}
+
+# Note that a policy or bundle ($1) is not taken, and why, for the readiness probe; log it once.
+refuse() {
+  { echo "$2"; cat "$work/said"; } > "$work/refused"
+  cmp -s "$work/refused" "$work/refused-$1" || cat "$work/refused" >&2
+  mv "$work/refused" "$work/refused-$1"
+}
+
+# Replace the node's policy by the ConfigMap's (atomically, by rename), if it has no error and the node has every file
+# that it names. While it has not, each call looks again.
 copy_policy() {
   [ -e "$policy" ] || return 0
-  cp "$policy" "$work/candidate" || return 1 # a copy, since kubelet may replace the file meanwhile
-  if node cat "$in_force" 2>/dev/null | cmp -s - "$work/candidate"; then
-    rm -f "$work/refused"
+  if node cat "$in_force" 2>/dev/null | cmp -s - "$policy"; then
+    rm -f "$work/refused-policy"
     return 0
   fi
-  ! cmp -s "$work/candidate" "$work/refused" || return 1
-  node sh -ec 'umask 022; mkdir -p "${1%/*}"; cat > "$1.candidate"; sync "$1.candidate"' sh "$in_force" \
-    < "$work/candidate" || return 1
-  if ! node "$there/program/reassert" policy check "$in_force.candidate" >&2; then
+  put "$in_force.candidate" < "$policy" || return 1
+  # shellcheck disable=SC2086  # empty: no option
+  if ! node "$there/program/reassert" policy check $CHECK "$in_force.candidate" > "$work/said" 2>&1; then
     node rm -f "$in_force.candidate"
-    mv "$work/candidate" "$work/refused"
-    say "the ConfigMap's policy has errors, see above: the node keeps its policy"
+    kept="the node keeps its policy"
+    node test -e "$in_force" || kept="the node has no other policy, so nothing is wired"
+    refuse policy "the ConfigMap's policy has errors, or names files that the node lacks: $kept"
     return 1
   fi
+  cat "$work/said" >&2
   node mv -f "$in_force.candidate" "$in_force" || return 1
-  rm -f "$work/refused"
+  rm -f "$work/refused-policy"
   say "$in_force is now the ConfigMap's policy"
+}
+
+# Replace the node's copy of the bundle by the pod's and build the trust store, before a policy can need it. A bundle that
+# is empty or broken, of which no store can be made alone, is not copied.
+copy_bundle() {
+  [ -d "$bundle" ] || return 0
+  # trust-manager's ConfigMap may have stores in other formats beside the PEM file.
+  grep -l -e '-----BEGIN' -r "$bundle/..data" | sort | xargs -r sed -s '$a\' > "$work/bundle" || return 1
+  if [ -e "$work/built" ] && node cat "$cas" 2>/dev/null | cmp -s - "$work/bundle"; then
+    rm -f "$work/refused-bundle"
+    return 0
+  fi
+  ! { [ -e "$work/refused-bundle" ] && cmp -s "$work/bundle" "$work/bundle.refused"; } || return 1
+  if ! try_bundle > "$work/said" 2>&1; then
+    mv "$work/bundle" "$work/bundle.refused"
+    refuse bundle "the CA bundle is empty or broken: the node keeps its trust store"
+    return 1
+  fi
+  built=0
+  # The path unit would build this too, and refuse to leave out certificates that the store has.
+  node systemctl --quiet stop "reassert-trust$at.path" 2>/dev/null || :
+  build_bundle > "$work/said" 2>&1 || built=$?
+  node systemctl --quiet start "reassert-trust$at.path" "reassert-trust$at.service" 2>/dev/null || : # once installed
+  if [ "$built" -ne 0 ]; then
+    refuse bundle "the trust store could not be built"
+    return 1
+  fi
+  cat "$work/said" >&2
+  touch "$work/built"
+  rm -f "$work/refused-bundle"
+}
+
+try_bundle() {
+  put "$there/bundle.pem" < "$work/bundle" || return 1
+  node rm -rf "$there/bundle"
+  node "$there/program/reassert" trust build --no-system --add "$there/bundle.pem" --out "$there/bundle"
+}
+
+build_bundle() {
+  put "$cas" < "$work/bundle" && node "$there/program/reassert" trust build --allow-removal "$TRUST_STORE"
+}
+
+# Units that build the store again when the system's roots change, or a file in trust.d.
+put_trust_units() {
+  [ -d "$bundle" ] || return 0
+  for kind in service path; do
+    sed "s|/usr/local/bin/reassert|$installed|" "$units/reassert-trust.$kind" |
+      put "/etc/systemd/system/reassert-trust${at:+@}.$kind" || return 1
+  done
+  node systemctl daemon-reload && node systemctl --quiet enable --now "reassert-trust$at.path" "reassert-trust$at.service"
+}
+
+remove_trust() {
+  node test -e "$cas" || return 0
+  node systemctl --quiet disable --now "reassert-trust$at.path" "reassert-trust$at.service" || :
+  node rm -f "$cas" "/etc/systemd/system/reassert-trust${at:+@}.path" "/etc/systemd/system/reassert-trust${at:+@}.service"
+  node rmdir "${cas%/*}" 2>/dev/null || : # the store stays: running containers have it mounted
+  node systemctl daemon-reload
 }
 
 # Report a failure and wait. There is no retry in a pod: it would restart the engine again and fail again.
@@ -80,25 +162,73 @@ run() {
   rm -f "$work"/*
   node test -d /run/systemd/system || stay "this node's init is not systemd; install reassert on it in another way"
   wait_for_earlier_pod
-  put_program || stay "the program could not be copied to $there on the node, or does not run there"
   case $STATE in
-  absent) remove ;;
-  present) install_and_keep "$@" ;;
-  *) stay "STATE must be present or absent, not '$STATE'" ;;
+  absent) ;;
+  present) wait_for_hold ;;
+  "")
+    wired || wait_for_turn
+    wait_for_hold
+    ;;
+  *) stay "STATE must be present, absent or empty, not '$STATE'" ;;
   esac
+  put_program || stay "the program could not be copied to $there on the node, or does not run there"
+  if [ "$STATE" = absent ]; then remove; else install_and_keep "$@"; fi
+}
+
+# Whether `reassert node install` has run on this node.
+wired() {
+  node test -x "$installed" || return 1
+  status=0
+  node "$installed" node status > /dev/null 2>&1 || status=$?
+  [ "$status" -ne 3 ]
+}
+
+# In a first roll-out all pods start at the same time. Once STATE is set, the DaemonSet replaces them by maxUnavailable.
+wait_for_turn() {
+  say "this node is not wired; waiting until the DaemonSet's env has STATE=present"
+  touch "$work/waiting"
+  while :; do sleep 3600; done
+}
+
+wait_for_hold() {
+  while held; do sleep "$INTERVAL"; done
+}
+
+# Whether somebody on the node has asked for no changes. The readiness probe says so.
+held() {
+  if node test -e "$hold"; then
+    touch "$work/hold"
+  else
+    rm -f "$work/hold"
+    return 1
+  fi
 }
 
 install_and_keep() {
-  copy_policy || node test -e "$in_force" ||
-    stay "the node has no policy yet and the ConfigMap's has errors: nothing is wired"
+  copy_bundle || :
+  until copy_policy || node test -e "$in_force"; do
+    sleep "$INTERVAL"
+    copy_bundle || :
+  done
+  install_and_verify "$@"
+  put_trust_units || stay "the units of the trust store could not be installed, see this pod's log"
+  while :; do
+    sleep "$INTERVAL"
+    ! held || continue
+    waited=false
+    [ ! -e "$work/refused-policy" ] || waited=true
+    copy_bundle || :
+    # Of what `node install` writes, some depends on the policy.
+    if copy_policy && $waited; then install_and_verify "$@"; fi
+  done
+}
+
+install_and_verify() {
+  rm -f "$work/done" "$work/unverified"
   as_service "$there/program/reassert" node install "$@" || stay "reassert node install failed, see this pod's log"
   verify "$@" || stay "reassert node verify failed, see this pod's log"
   say "wired"
   touch "$work/done"
-  while :; do
-    sleep "$INTERVAL"
-    copy_policy || :
-  done
 }
 
 # Run hostile containers under every handler. With --runtime-class, the other handlers are meant to be unprotected, so
@@ -118,6 +248,7 @@ verify() {
 
 remove() {
   as_service "$there/program/reassert" node uninstall || stay "reassert node uninstall failed, see this pod's log"
+  remove_trust || stay "the units of the trust store could not be removed, see this pod's log"
   if [ -e "$policy" ] && node cat "$in_force" 2>/dev/null | cmp -s - "$policy"; then
     node rm -f "$in_force" # written by this pod and not edited since
     node rmdir "${in_force%/*}" 2>/dev/null || :
@@ -138,7 +269,8 @@ ready() {
     case $said in *"NOT ENFORCED"*) reason=NothingToVerify ;; esac
     status=0
   fi
-  [ "$STATE" = present ] || reason=Removed
+  [ "$STATE" != absent ] || reason=Removed
+  [ ! -e "$work/waiting" ] || reason=Waiting
   [ "$status" -eq 0 ] || reason=NotReady
   # Of `node status` its state and problems: the rest has times and counts, and would be told at each probe.
   short=$(printf '%s\n' "$said" | sed -n -e 's/^state  *//p' -e 's/^! //p')
@@ -152,10 +284,16 @@ ready() {
 problem() {
   if [ -e "$work/problem" ]; then
     cat "$work/problem"
+  elif [ -e "$work/waiting" ]; then
+    return 0
+  elif [ -e "$work/hold" ]; then
+    echo "the node has $hold: nothing is changed there until this file is removed"
+  elif [ -e "$work/refused-policy" ]; then
+    cat "$work/refused-policy"
   elif [ ! -e "$work/done" ]; then
     echo "not finished yet, see this pod's log"
-  elif [ -e "$work/refused" ]; then
-    echo "the ConfigMap's policy has errors, the node keeps its policy; see this pod's log"
+  elif [ -e "$work/refused-bundle" ]; then
+    cat "$work/refused-bundle"
   elif [ "$STATE" = absent ]; then
     return 0
   else

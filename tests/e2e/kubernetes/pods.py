@@ -30,7 +30,8 @@ class NodePod:
     """Of the DaemonSet that wires nodes.
 
     `policy`: what the ConfigMap says. `nri`: whether the chart has the plugin's DaemonSet too. `fleet`: whether it
-    writes the facts of the NodeEnforcement. `values`: `node`'s.
+    writes the facts of the NodeEnforcement. `bundle`: that of `trust.configMap`. `audit`: `policy.audit`. `values`:
+    `node`'s.
     """
 
     def __init__(
@@ -40,10 +41,14 @@ class NodePod:
         state: str = "present",
         nri: bool = False,
         fleet: bool = False,
+        bundle: dict[str, str] | None = None,
+        audit: bool = False,
         **values: Any,
     ) -> None:
         self.node = node
-        found = objects({"node": values, "nri": {"enabled": nri}, "fleet": {"enabled": fleet}})
+        trust = {"configMap": "company-ca"} if bundle is not None else {}
+        more = {"trust": trust, "policy": {"audit": audit}, "fleet": {"enabled": fleet}}
+        found = objects({"node": values, "nri": {"enabled": nri}, **more})
         spec = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]
         self._described = spec["containers"][0]
         assert self._described["name"] == "node"
@@ -54,7 +59,9 @@ class NodePod:
         self.policy.write({"policy.yaml": policy})
         self._facts = node.path(f"{volumes}/work/facts.json")
         self._facts.parent.mkdir()
-        paths = {name: f"{volumes}/{name}" for name in ("policy", "work")}
+        self.bundle = ConfigMapVolume(node.path(f"{volumes}/trust"))
+        self.bundle.write(bundle or {})
+        paths = {name: f"{volumes}/{name}" for name in ("policy", "trust", "work")}
         config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": "5"})
         self.container = self.pod.make(config)
         self.container.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from e2e.kubernetes.image import NAME, jq, write_image
 from e2e.kubernetes.pods import POLICY, NodePod, NriPod
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
+from e2e.trust.authorities import Authority
 from hook import __version__
 
 __all__ = ["boot", "module_boot"]
@@ -165,9 +167,109 @@ def test_a_policy_follows_the_configmap_unless_it_is_broken(daemon: Any, node: B
 
 def test_a_first_policy_that_is_broken_wires_nothing(daemon: Any, node: BootedNode) -> None:
     before = node.snapshot()
-    daemon(policy=BROKEN).wait(False, "the node has no policy yet and the ConfigMap's has errors: nothing is wired")
+    daemon(policy=BROKEN).wait(False, "the node has no other policy, so nothing is wired")
     ours = ("/var/lib/reassert-kubernetes", "/etc/reassert")
     assert {path: entry for path, entry in node.snapshot().items() if not path.startswith(ours)} == before
+
+
+def test_a_policy_waits_for_the_files_that_it_names(daemon: Any, node: BootedNode) -> None:
+    """A typo in a hostPath stops the roll-out here; the node's containers start as before."""
+    pod = daemon()
+    pod.wait(True)
+    source = "/etc/ca-certificate.crt"
+    rule = f"  - {{name: m, mounts: [{{hostPath: {source}, mountPath: /ca.crt}}]}}\n"
+    missing = f"hostPath {source}: No such file or directory"
+    pod.policy.write({"policy.yaml": POLICY + rule})
+    pod.wait(False, missing)
+    assert node.path(IN_FORCE).read_text() == POLICY
+    assert hostile(node) == "/etc/ca.pem"
+    verified = pod.said().count("every handler is protected")
+    node.path(source).write_text("x")
+    pod.wait(True)
+    assert "/ca.crt" in node.path(IN_FORCE).read_text()
+    assert pod.said().count("every handler is protected") == verified + 1
+    assert pod.said().count(missing) == 1
+    node.path(source).unlink()
+    pod.wait(False, missing)  # a file that goes away later
+    pod.end()
+    audited = (POLICY + rule).replace("spec:", "spec:\n  mode: Audit")
+    daemon(policy=audited, audit=True).wait(True)  # the brake of docs/break-glass.md holds for this, too
+    assert hostile(node) == "/tmp/evil"
+
+
+def test_a_pod_waits_for_its_turn_and_for_a_hold(daemon: Any, node: BootedNode) -> None:
+    before = node.snapshot()
+    waiting = daemon(state="")
+    waiting.wait(True)
+    assert node.snapshot() == before
+    waiting.end()
+    hold = node.path("/etc/reassert/hold")
+    hold.parent.mkdir()
+    hold.touch()
+    pod = daemon()
+    pod.wait(False, "the node has /etc/reassert/hold")
+    assert hostile(node) == "/tmp/evil"
+    hold.unlink()
+    pod.wait(True)
+    hold.touch()
+    pod.wait(False, "the node has /etc/reassert/hold")
+    in_force = node.path(IN_FORCE)
+    in_force.write_text(POLICY.replace("spec:", "spec:\n  mode: Audit"))  # docs/break-glass.md
+    assert hostile(node) == "/tmp/evil"
+    hold.unlink()
+    pod.wait(True)
+    assert hostile(node) == "/etc/ca.pem"
+    pod.end()
+    again = daemon(state="")  # a node that is wired has had its turn
+    again.wait(True)
+    assert "every handler is protected" in again.said()
+
+
+ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
+TRUST = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - {name: company, trust: {bundle: company}}
+"""
+
+
+def test_the_clusters_cas_are_on_the_node_before_its_policy(daemon: Any, node: BootedNode, tmp_path: Path) -> None:
+    """A rotation reaches a running container; a bundle that is empty or broken changes nothing."""
+    old, new = (Authority(tmp_path, name).pem.read_text() for name in ("old", "new"))
+    roots = node.path(str(ROOTS))
+    node.run("mkdir", "-p", str(ROOTS.parent))
+    roots.write_text(Authority(tmp_path, "public").pem.read_text())
+    pod = daemon(policy=TRUST, bundle={"ca.crt": old, "trust.jks": "\x01"})
+    pod.wait(True)
+    sandbox = node.cri.run_pod("runc")
+    container = sandbox.run(image=PLAIN)
+
+    def seen() -> str:
+        return container.exec("/bin/cat", "/etc/ssl/certs/added.pem")
+
+    assert old in seen()
+    for bad in ({}, {"ca.crt": ""}, {"ca.crt": old[:300]}, {"ca.crt": "not a certificate"}):
+        pod.bundle.write(bad)
+        pod.wait(False, "the node keeps its trust store")
+        assert old in seen()
+        pod.bundle.write({"ca.crt": old})
+        pod.wait(True)
+    pod.bundle.write({"ca.crt": old, "next.crt": new})
+    wait_for(lambda: new in seen() and old in seen(), "both", pod.said)
+    pod.bundle.write({"ca.crt": new})
+    wait_for(lambda: new in seen() and old not in seen(), "the new one", pod.said)
+    pod.wait(True)
+    assert node.property("reassert-trust.path", "ActiveState") == "active"
+    assert node.property("reassert-trust.service", "Result") == "success", node.journal("reassert-trust")
+    sandbox.remove()
+    pod.end()
+    daemon(policy=TRUST, bundle={"ca.crt": new}, state="absent").wait(True)
+    assert node.property("reassert-trust.path", "LoadState") == "not-found"
+    assert not node.path("/etc/reassert").exists()
+    node.run("rm", "-r", "/etc/ssl")  # which the test's root does not have
 
 
 def test_the_default_policy_only_logs_and_is_ready(daemon: Any, node: BootedNode) -> None:

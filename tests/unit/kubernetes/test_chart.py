@@ -19,7 +19,7 @@ from unit.kubernetes.chart import CHART, IMAGE, KUBERNETES, NAMESPACE, Object, f
 from unit.support import ROOT
 
 EVERYTHING: Object = {
-    "nri": {"enabled": True, "metrics": True, "index": "20"},
+    "nri": {"enabled": True, "metrics": True, "index": "20", "gvisor": ["", "runsc"]},
     "node": {
         "engine": "containerd",
         "adapters": ["runtime", "hook"],
@@ -28,8 +28,10 @@ EVERYTHING: Object = {
         "prefix": "/var/lib/reassert",
         "startupTaint": "reassert.internal/not-wired",
         "condition": True,
+        "firstInstall": "AtOnce",
     },
     "fleet": {"enabled": True, "openReports": {"enabled": True, "image": "registry.example/openreports"}},
+    "trust": {"configMap": "company-ca", "store": "sandboxes"},
     "monitoring": {"podMonitor": True, "rules": True, "labels": {"release": "prometheus"}},
     "runtimeClasses": [
         {
@@ -47,16 +49,19 @@ EVERYTHING: Object = {
     "podAnnotations": {"note": "1"},
 }
 RELEASES = {"default": {}, "everything": EVERYTHING, "own-policy": {"policy": {"manage": False}}}
+SIGNED: Object = {"trust": {"clusterTrustBundle": {"signerName": "example.org/ca"}}}
 OF_THE_PROMETHEUS_OPERATOR = {"PodMonitor", "PrometheusRule"}
 """Kinds for which Kubernetes has no schema."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["1.25", "1.37"])
-@pytest.mark.parametrize("release", RELEASES)
-def test_every_object_is_valid(release: str, version: str) -> None:
+@pytest.mark.parametrize(
+    ("values", "version"),
+    [(values, version) for version in ("1.25", "1.37") for values in RELEASES.values()] + [(SIGNED, "1.37")],
+)
+def test_every_object_is_valid(values: Object, version: str) -> None:
     """Against the JSON schema that Kubernetes of this version publishes, unknown fields refused."""
-    found = objects(RELEASES[release])
+    found = objects(values)
     assert {"DaemonSet", "Job", "Role"} <= {each["kind"] for each in found}
     for each in found:
         if each["kind"] not in OF_THE_PROMETHEUS_OPERATOR:
@@ -84,29 +89,61 @@ def test_the_archive_has_the_policy_and_the_alerts(tmp_path: Path) -> None:
 def test_the_chart_is_of_the_programs_version() -> None:
     (chart,) = load((CHART / "Chart.yaml").read_text())
     assert (chart["appVersion"], chart["version"]) == (__version__, __version__)
+    changes = load(chart["annotations"]["artifacthub.io/changes"])[0]
+    assert {each["kind"] for each in changes} <= {"added", "changed", "deprecated", "removed", "fixed", "security"}
+    assert all(each.keys() == {"kind", "description"} for each in changes)
 
 
 def test_the_default_policy_is_the_repositorys() -> None:
     """And reassert itself finds nothing wrong with it, after its way through YAML."""
-    policy = find(objects(), "ConfigMap", "reassert-policy")["data"]["policy.yaml"]
+    policy = of_nodes(objects())["data"]["policy.yaml"]
     assert policy == (ROOT / "config/policy.yaml").read_text()
     assert compile_bytes("policy.yaml", policy.encode()).lines
 
 
 def test_a_policy_arrives_as_it_was_written() -> None:
     text = "\n".join(["# {{ .not }} a template", "kind: NodePolicy", "spec: {exclude: {namespaces: ['kube-*']}}", ""])
-    assert find(objects({"policy": {"text": text}}), "ConfigMap", "reassert-policy")["data"]["policy.yaml"] == text
+    assert of_nodes(objects({"policy": {"text": text}}))["data"]["policy.yaml"] == text
 
 
-def test_a_new_policy_rolls_the_nodes() -> None:
-    """What depends on its names is made by `node install`, which a pod runs when it starts."""
+def of_nodes(found: list[Object]) -> Object:
+    """The ConfigMap that the node pods mount, which is immutable."""
+    volumes = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["volumes"]
+    (name,) = [volume["configMap"]["name"] for volume in volumes if volume["name"] == "policy"]
+    each = find(found, "ConfigMap", name)
+    assert each["immutable"] is True
+    return each
 
-    def checksum(values: Object) -> Any:
-        return find(objects(values), "DaemonSet")["spec"]["template"]["metadata"]["annotations"]["checksum/policy"]
+
+def test_each_policy_has_a_configmap_of_its_own() -> None:
+    """So the roll-out of the DaemonSet is that of the policy."""
+
+    def name(text: str) -> Any:
+        return of_nodes(objects({"policy": {"text": text}}))["metadata"]["name"]
 
     text = (ROOT / "config/policy.yaml").read_text()
-    assert checksum({}) == checksum({"policy": {"text": text}})
-    assert checksum({}) != checksum({"policy": {"text": text + "#"}})
+    assert name("") == name(text)
+    assert name("") != name(text + "#")
+
+
+def test_audit_is_for_every_rule_and_changes_nothing_else() -> None:
+    text = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: a}
+spec:
+  exclude: {namespaces: [kube-system]}
+  rules:
+  - {name: one, mode: Enforce, env: [{name: A, value: "1"}, {name: B, value: 'yes'}]}
+  - {name: two, mounts: [{hostPath: /etc/ssl, mountPath: /etc/ssl, readOnly: true}]}
+"""
+    audited = of_nodes(objects({"policy": {"text": text, "audit": True}}))["data"]["policy.yaml"]
+    (found,), (wanted,) = load(audited), load(text)
+    wanted["spec"]["mode"] = "Audit"
+    for rule in wanted["spec"]["rules"]:
+        rule["mode"] = "Audit"
+    assert found == wanted
+    assert compile_bytes("policy.yaml", audited.encode()).policy().mode == "Audit"
 
 
 def test_nodes_may_keep_their_own_policy() -> None:
@@ -121,6 +158,7 @@ def test_what_the_node_command_is_told() -> None:
         found = objects({"node": node, "nri": {"enabled": nri}, "agent": given})
         (container,) = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
         assert f"--textfile={textfile}" in container["args"]
+        assert {"name": "STATE", "value": "present"} not in container["env"]
         return [argument for argument in container["args"] if not argument.startswith("--textfile")]
 
     assert arguments(prefix="/srv")[0] == "--prefix=/srv"
@@ -268,7 +306,7 @@ def test_a_policy_is_checked_before_anything_changes(tmp_path: Path) -> None:
     )
     found = objects({"policy": {"text": text}})
     hooks = hooks_of(found, "pre-install,pre-upgrade")
-    assert find(hooks, "ConfigMap")["data"] == find(found, "ConfigMap", "reassert-policy")["data"]
+    assert find(hooks, "ConfigMap")["data"] == of_nodes(found)["data"]
     (container,) = find(hooks, "Job")["spec"]["template"]["spec"]["containers"]
     assert container["command"] == ["/opt/reassert/reassert", "policy", "check", "/policy/policy.yaml"]
     weights = {each["kind"]: each["metadata"]["annotations"]["helm.sh/hook-weight"] for each in hooks}
@@ -345,7 +383,7 @@ def test_the_removal_says_to_the_pods_what_they_understand() -> None:
     asked = subprocess.run(command, input=json.dumps(daemon), capture_output=True, text=True, timeout=60)
     assert asked.returncode == 0, asked.stderr
     (container,) = json.loads(asked.stdout)["spec"]["template"]["spec"]["containers"]
-    assert container["env"][0] == {"name": "STATE", "value": "absent"}
+    assert {"name": "STATE", "value": "absent"} in container["env"]
     assert "absent)" in (KUBERNETES / "image/node.sh").read_text()
 
 
@@ -405,3 +443,72 @@ def test_the_digest_goes_before_the_tag() -> None:
     image = {"repository": "registry.example:5000/a/reassert", "tag": "1", "digest": digest}
     (container,) = find(objects({"image": image}), "DaemonSet")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == f"registry.example:5000/a/reassert@{digest}"
+
+
+FEW_AT_FIRST = """\
+#!/bin/sh
+printf '%s\\n' "$*" >> "$CALLS"
+case $* in
+*env*name*) echo "$STATE" ;;
+*" get "*)
+  echo round >> "$CALLS.rounds"
+  [ "$(wc -l < "$CALLS.rounds")" -gt 1 ] && echo "2 2 $ENOUGH" || echo "2 2 $FEW"
+  ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("few", "enough"), [("3", "3 3"), ("3 2", "3 3"), ("40 37", "40 38"), ("2000 1899", "2000 1900"), ("0", "0")]
+)
+def test_a_first_roll_out_begins_when_the_pods_run(tmp_path: Path, few: str, enough: str) -> None:
+    """The controller replaces at once what is not available, as many as that are."""
+    assert started(tmp_path, few, enough)[-1].endswith(
+        "set env daemonset/reassert-node --containers=node STATE=present"
+    )
+    rounds = (tmp_path / "calls.rounds").read_text().splitlines()
+    assert len(rounds) == (2 if few != enough else 1)
+
+
+def test_an_upgrade_begins_no_first_roll_out(tmp_path: Path) -> None:
+    (call,) = started(tmp_path, "3", "3", state="present")
+    assert " get " in call
+
+
+def started(tmp_path: Path, few: str, enough: str, state: str = "") -> list[str]:
+    """The calls of kubectl by the Job after an install. `few`, `enough`: desired and available pods, first and then."""
+    for name, script in {"kubectl": FEW_AT_FIRST, "sleep": "#!/bin/sh\n"}.items():
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    (container,) = find(objects(), "Job", "reassert-first-install")["spec"]["template"]["spec"]["containers"]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
+    environment |= {"STATE": state, "FEW": few, "ENOUGH": enough}
+    subprocess.run([*container["command"], *container["args"]], env=environment, timeout=60, check=True)
+    return (tmp_path / "calls").read_text().splitlines()
+
+
+def test_bundles_of_the_cluster_are_for_the_node_pods_alone() -> None:
+    def sources(trust: Object) -> Any:
+        spec = find(objects({"trust": trust}), "DaemonSet")["spec"]["template"]["spec"]
+        found = [volume["projected"]["sources"] for volume in spec["volumes"] if volume["name"] == "trust"]
+        mounted = "trust" in {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+        assert mounted is bool(found)
+        return found[0] if found else None
+
+    assert sources({}) is None
+    assert sources({"configMap": "company-ca"}) == [{"configMap": {"name": "company-ca", "optional": True}}]
+    named = {"name": "example.org:ca:1", "path": "cluster-trust-bundle.pem", "optional": True}
+    assert sources({"clusterTrustBundle": {"name": named["name"]}}) == [{"clusterTrustBundle": named}]
+    signed: Object = {"signerName": "example.org/ca", "labelSelector": {"matchLabels": {"live": "yes"}}}
+    whole = {**signed, "path": "cluster-trust-bundle.pem", "optional": True}
+    assert sources({"clusterTrustBundle": signed}) == [{"clusterTrustBundle": whole}]
+
+
+def test_the_plugin_is_told_which_handlers_are_of_gvisor() -> None:
+    def arguments(*handlers: str) -> Any:
+        found = objects({"nri": {"enabled": True, "gvisor": list(handlers)}})
+        (container,) = find(found, "DaemonSet", "reassert-nri")["spec"]["template"]["spec"]["containers"]
+        return container.get("args", [])
+
+    assert arguments() == []
+    assert arguments("", "gvisor") == ["--gvisor=", "--gvisor=gvisor"]

@@ -2,34 +2,55 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 import subprocess
+from pathlib import Path
 
 from e2e.support import need
 
-from unit.kubernetes.chart import KUBERNETES, find, is_hook, load, objects
+from unit.kubernetes.chart import KUBERNETES, Object, find, is_hook, load, objects
 from unit.support import ROOT
 
 MANIFESTS = KUBERNETES / "manifests"
 
 
-def by_kind(found: list[dict[str, object]]) -> list[dict[str, object]]:
-    return sorted(found, key=lambda each: str(each["kind"]))
-
-
 def test_they_are_what_the_chart_says() -> None:
-    rendered = [each for each in objects({"image": {"repository": "reassert"}}) if not is_hook(each)]
+    rendered = objects({"image": {"repository": "reassert"}})
+    name = find([each for each in rendered if not is_hook(each)], "ConfigMap")["metadata"]["name"]
+    daemon = json.dumps(find(rendered, "DaemonSet")).replace(name, "reassert-policy")
     written = load((MANIFESTS / "reassert.yaml").read_text())
-    assert by_kind(written) == by_kind(rendered), "generate reassert.yaml again; its first lines name the command"
+    assert written == [json.loads(daemon)], "generate reassert.yaml again; its first lines name the command"
+    assert (MANIFESTS / "policy.yaml").read_text() == (ROOT / "config/policy.yaml").read_text()
+
+
+def built(directory: Path) -> list[Object]:
+    """What `kubectl apply -k` would apply."""
+    need(shutil.which("kubectl") is not None, "kubectl")
+    done = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return load(done.stdout)
 
 
 def test_kubectl_puts_the_image_in() -> None:
-    need(shutil.which("kubectl") is not None, "kubectl")
-    built = subprocess.run(["kubectl", "kustomize", MANIFESTS], capture_output=True, text=True, timeout=60)
-    assert built.returncode == 0, built.stderr
-    (container,) = find(load(built.stdout), "DaemonSet")["spec"]["template"]["spec"]["containers"]
+    (container,) = find(built(MANIFESTS), "DaemonSet")["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "registry.example/reassert:0.4.0"
+
+
+def test_each_policy_has_a_configmap_of_its_own(tmp_path: Path) -> None:
+    """So that a new policy goes from node to node with the pods, in the plain manifests too."""
+    shutil.copytree(MANIFESTS, tmp_path, dirs_exist_ok=True)
+    names = []
+    for policy in ("kind: NodePolicy\n", "kind: NodePolicy # another\n"):
+        (tmp_path / "policy.yaml").write_text(policy)
+        found = built(tmp_path)
+        each = find(found, "ConfigMap")
+        assert (each["data"], each["immutable"]) == ({"policy.yaml": policy}, True)
+        volumes = find(found, "DaemonSet")["spec"]["template"]["spec"]["volumes"]
+        names += [volume["configMap"]["name"] for volume in volumes if volume["name"] == "policy"]
+        assert names[-1] == each["metadata"]["name"]
+    assert names[0] != names[1]
 
 
 def test_the_image_is_made_of_what_is_there() -> None:
@@ -39,5 +60,5 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert {"config", "hook", "packaging"} == let_in
     copies = [line for line in (image / "Dockerfile").read_text().splitlines() if line.startswith("COPY packaging")]
     sources = [source for line in copies for source in shlex.split(line)[1:-1]]
-    assert len(sources) == 4
-    assert all((ROOT / source).stat().st_mode & 0o111 for source in sources)
+    assert len(sources) == 6
+    assert all((ROOT / source).stat().st_mode & 0o111 for source in sources if source.endswith(".sh"))

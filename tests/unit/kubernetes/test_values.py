@@ -32,6 +32,11 @@ def refusal(values: Object, namespace: str = NAMESPACE) -> str:
         ({"node": {"runtimeClass": "a b; reboot"}}, "runtimeClass"),
         ({"node": {"maxUnavailable": 0}}, "maxUnavailable"),
         ({"node": {"maxUnavailable": "0%"}}, "maxUnavailable"),
+        ({"node": {"firstInstall": "rolling"}}, "firstInstall"),
+        ({"trust": {"configMap": "A_b"}}, "configMap"),
+        ({"trust": {"store": "../etc"}}, "store"),
+        ({"trust": {"clusterTrustBundle": {"name": "a b"}}}, "name"),
+        ({"nri": {"gvisor": ["a b"]}}, "gvisor"),
         ({"node": {"onUninstall": "remove"}}, "onUninstall"),
         ({"node": {"tokenPolicy": "always"}}, "tokenPolicy"),
         ({"nri": {"enabled": "yes"}}, "enabled"),
@@ -58,6 +63,7 @@ def test_what_the_schema_refuses(values: Object, where: str) -> None:
         ({"nri": {"enabled": True}, "node": {"adapters": ["hook", "cdi"]}}, "the wrapper or the verifying hook"),
         ({"monitoring": {"podMonitor": True}}, "needs nri.metrics"),
         ({"fleet": {"enabled": True, "openReports": {"enabled": True}}}, "fleet.openReports.image is empty"),
+        ({"trust": {"clusterTrustBundle": {"name": "a", "signerName": "b/c"}}}, "set name or signerName"),
     ],
 )
 def test_what_the_templates_refuse(values: Object, what: str) -> None:

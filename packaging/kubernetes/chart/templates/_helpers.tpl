@@ -26,13 +26,25 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
 {{- define "reassert.policy" -}}
-{{- .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
+{{- $text := .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
+{{- if .Values.policy.audit }}
+{{- $policy := fromYaml $text }}
+{{- $_ := set $policy.spec "mode" "Audit" }}
+{{- range $policy.spec.rules }}{{ $_ := set . "mode" "Audit" }}{{ end }}
+{{- toYaml $policy }}
+{{- else }}{{ $text }}{{ end }}
+{{- end }}
+
+{{- /* ConfigMaps are immutable and named by their content, so a pod and a revision of the DaemonSet always mean one
+policy. The argument is (list . TEXT). */}}
+{{- define "reassert.policyName" -}}
+{{ include "reassert.name" (index . 0) | trunc 44 | trimSuffix "-" }}-policy-{{ index . 1 | sha256sum | trunc 10 }}
 {{- end }}
 
 {{- /* Checks of the values, before anything is applied. */}}
 {{- define "reassert.check" -}}
 {{- if .Values.policy.manage }}
-{{- $policy := include "reassert.policy" . | fromYaml }}
+{{- $policy := .Values.policy.text | default (.Files.Get "files/policy.yaml") | fromYaml }}
 {{- if and (hasKey $policy "Error") (not (hasKey $policy "spec")) }}
 {{- fail (printf "policy.text is not YAML: %s" $policy.Error) }}
 {{- end }}
@@ -49,6 +61,10 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail (printf "the policy must exclude namespace %s (spec.exclude.namespaces), or the policy could refuse the pods that repair a node; kube-system is the best namespace" .Release.Namespace) }}
 {{- end }}
 {{- end }}
+{{- $signed := .Values.trust.clusterTrustBundle }}
+{{- if and $signed.name $signed.signerName }}
+{{- fail "trust.clusterTrustBundle: set name or signerName, not both" }}
+{{- end }}
 {{- if .Values.nri.enabled }}
 {{- if not .Values.node.enabled }}
 {{- fail "nri.enabled needs node.enabled, which installs the program, the policy and the verifying hook on the nodes" }}
@@ -58,6 +74,12 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- fail "NRI fails open, so nri.enabled needs the wrapper or the verifying hook: add runtime or nri to node.adapters" }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{- /* Whether the node pods get CA bundles. */}}
+{{- define "reassert.trusts" -}}
+{{- $signed := .Values.trust.clusterTrustBundle }}
+{{- if or .Values.trust.configMap $signed.name $signed.signerName }}true{{ end }}
 {{- end }}
 
 {{- /* Whether the node pods talk to the API server. */}}
@@ -105,5 +127,70 @@ affinity:
 {{- with .Values.tolerations }}
 tolerations:
   {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- /* A hook of Helm that changes the env STATE of the node pods: a Job, and a ServiceAccount for this one DaemonSet. The
+argument has root, component, hook, seconds and script. */}}
+{{- define "reassert.stateHook" -}}
+{{- $root := .root }}
+{{- $name := printf "%s-%s" (include "reassert.name" $root) .component }}
+{{- range $kind := list "ServiceAccount" "Role" "RoleBinding" "Job" }}
+---
+apiVersion: {{ get (dict "ServiceAccount" "v1" "Job" "batch/v1") $kind | default "rbac.authorization.k8s.io/v1" }}
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}
+  namespace: {{ $root.Release.Namespace }}
+  labels:
+    {{- include "reassert.labels" $root | nindent 4 }}
+    app.kubernetes.io/component: {{ $.component }}
+  annotations:
+    helm.sh/hook: {{ $.hook }}
+    helm.sh/hook-weight: {{ eq $kind "Job" | ternary "0" "-1" | quote }}
+    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- if eq $kind "ServiceAccount" }}
+automountServiceAccountToken: false
+{{- else if eq $kind "Role" }}
+rules:
+- apiGroups: [apps]
+  resources: [daemonsets]
+  resourceNames: [{{ include "reassert.name" $root }}-node]
+  verbs: [get, list, watch, patch]
+{{- else if eq $kind "RoleBinding" }}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $name }}}
+subjects:
+- {kind: ServiceAccount, name: {{ $name }}, namespace: {{ $root.Release.Namespace }}}
+{{- else }}
+spec:
+  backoffLimit: 2
+  activeDeadlineSeconds: {{ $.seconds }}
+  template:
+    metadata:
+      labels:
+        {{- include "reassert.labels" $root | nindent 8 }}
+        app.kubernetes.io/component: {{ $.component }}
+    spec:
+      restartPolicy: Never
+      serviceAccountName: {{ $name }}
+      automountServiceAccountToken: true
+      enableServiceLinks: false
+      {{- with $root.Values.imagePullSecrets }}
+      imagePullSecrets:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- include "reassert.placement" $root | nindent 6 }}
+      securityContext: {{ include "reassert.unprivileged" $root }}
+      containers:
+      - name: state
+        image: {{ include "reassert.image" $root }}
+        imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+        command: [/bin/sh, -ec]
+        args:
+        - |
+          alias kubectl='kubectl --namespace={{ $root.Release.Namespace }}'
+          {{- $.script | nindent 10 }}
+        securityContext: {{ include "reassert.restricted" $root }}
+{{- end }}
 {{- end }}
 {{- end }}
