@@ -194,7 +194,7 @@ wait_for_hold() {
   while held; do sleep "$INTERVAL"; done
 }
 
-# Whether somebody on the node has asked for no changes. The readiness probe says so.
+# Whether an administrator of the node has asked for no changes. The readiness probe says so.
 held() {
   if node test -e "$hold"; then
     touch "$work/hold"
