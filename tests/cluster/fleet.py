@@ -90,7 +90,9 @@ def each(do: Callable[[int], object], count: int = NODES) -> list[float]:
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     with ended(Cluster(controllers="")) as cluster:
-        cluster.install({**VALUES, "node": {"onUninstall": "Keep", "firstInstall": "AtOnce"}, "fleet": {"enabled": True}})
+        cluster.install(
+            {**VALUES, "node": {"onUninstall": "Keep", "firstInstall": "AtOnce"}, "fleet": {"enabled": True}}
+        )
         yield cluster
 
 
