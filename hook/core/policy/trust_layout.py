@@ -75,12 +75,16 @@ def live(name: str = DEFAULT) -> str:
     return f"{STORES}/{name}/{LIVE}"
 
 
+def store_of(source: str) -> str:
+    """The directory of the trust store that a hostPath is a part of, "" if it is of none."""
+    store, _, part = source.partition(f"/{LIVE}/")
+    return store if part.removeprefix(f"{ALONE}/") in (ADDED, BUNDLE, CERTS, EXTRACTED, JAVA) else ""
+
+
 def build_command(source: str) -> str:
     """The command that makes a hostPath, "" if the path is not a part of a trust store."""
-    store, _, part = source.partition(f"/{LIVE}/")
-    if part.removeprefix(f"{ALONE}/") not in (ADDED, BUNDLE, CERTS, EXTRACTED, JAVA):
-        return ""
+    store = store_of(source)
     above, _, name = store.rpartition("/")
     if above != STORES:
-        return f"reassert trust build --out {store}"
+        return f"reassert trust build --out {store}" if store else ""
     return "reassert trust build" + ("" if name == DEFAULT else f" {name}")

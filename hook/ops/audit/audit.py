@@ -19,6 +19,7 @@ from hook.core.policy import store
 from hook.core.policy.compiler import read_source, stored_header
 from hook.core.policy.model import AUDIT, Policy
 from hook.core.policy.source import Source, parse
+from hook.core.policy.trust_layout import store_of
 from hook.entry.write_spec import Decision
 from hook.node import running as real
 from hook.node import wired, workers
@@ -29,6 +30,7 @@ from hook.ops.audit.inventory import Running, learn_all
 from hook.ops.audit.judge import STALE, Difference, Judge, actual
 from hook.ops.audit.process import ContainerGone, Process
 from hook.ops.events.reader import seconds_of
+from hook.ops.trust.generation import Store
 
 IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
 STATES = (DRIFTED, UNKNOWN, EXEMPT, IN_POLICY)
@@ -43,7 +45,8 @@ class Round:
 
     `compiled`: since when this policy is in force. `installed`: when an engine was wired first, and
     `adapters`: both by `Identity.engine`. `gaps`: when handlers were not wired (hook.node.wired.gaps). `store`: the
-    directory of the compiled policy.
+    directory of the compiled policy. `generations`: the newest of each trust store that the policy mounts, by its
+    directory.
     """
 
     policy: Policy
@@ -52,6 +55,7 @@ class Round:
     adapters: dict[str, list[str]] = field(default_factory=dict)
     store: str = store.STORE
     gaps: tuple[tuple[str, str, int, int], ...] = ()
+    generations: dict[str, int] = field(default_factory=dict)
 
     def why(self, container: Running, created: Decision | None) -> str:
         """Why a container differs. `created`: what reassert decided when the container was created."""
@@ -128,7 +132,9 @@ def read_round(policy_file: str, store_directory: str) -> Round:
         adapters, installed = {}, {}
     gaps = tuple((CONTAINERS_OF.get(engine, engine), *rest) for engine, *rest in wired.gaps(store_directory))
     since = seconds_of((header or {}).get("since"))
-    return Round(policy, since, installed, adapters, store_directory, gaps)
+    stores = {store_of(mount.source) for rule in policy.candidates(None) for mount in rule.mounts} - {""}
+    generations = {trust: numbers[-1] for trust in stores if (numbers := Store(trust).numbers())}
+    return Round(policy, since, installed, adapters, store_directory, gaps, generations)
 
 
 def _moment(seconds: float) -> str:
@@ -140,7 +146,8 @@ class ContainerReport:
     """What was found of one container.
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
-    `reaches`: files of an engine or of reassert that its volumes reach, where `nodePaths` is Report.
+    `reaches`: files of an engine or of reassert that its volumes reach, where `nodePaths` is Report. `trusts`: the
+    trust stores that it sees as they are, each with its generation.
     """
 
     id: str
@@ -155,6 +162,7 @@ class ContainerReport:
     differences: tuple[Difference, ...] = ()
     rules: tuple[str, ...] = ()
     reaches: tuple[str, ...] = ()
+    trusts: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -267,7 +275,11 @@ def _judged(
         because = "; ".join(str(reason) for reason in decided.errors)
         return _found(container, UNKNOWN, because=because, rules=rules)
     state = DRIFTED if differences else IN_POLICY
-    return _found(container, state, differences=tuple(differences), rules=rules, reaches=tuple(paths))
+    wrong = {difference.name for difference in differences}
+    stores = {edit.name: store_of(edit.source()) for edit in decided.mounts if edit.mount}
+    whole = set(stores.values()) - {stores.get(name) for name in wrong}
+    trusts = tuple(f"{trust} generation {number}" for trust, number in known.generations.items() if trust in whole)
+    return _found(container, state, differences=tuple(differences), rules=rules, reaches=tuple(paths), trusts=trusts)
 
 
 def _checked(container: Running, data: Any) -> ContainerReport:
@@ -279,7 +291,7 @@ def _checked(container: Running, data: Any) -> ContainerReport:
             for each in data["differences"]
         )
         state = STATES[STATES.index(data["state"])]
-        listed = {name: tuple(map(str, data[name])) for name in ("rules", "reaches")}
+        listed = {name: tuple(map(str, data[name])) for name in ("rules", "reaches", "trusts")}
         return _found(container, state, **texts, differences=differences, **listed)
     except (TypeError, KeyError, ValueError):
         because = f"looking at it took longer than {workers.SECONDS:.0f} s, or could not be done"

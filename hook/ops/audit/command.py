@@ -7,11 +7,12 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.text import printable
 from hook.entry.parser import add_policy_options
-from hook.node.terminal import table
+from hook.node.terminal import counted, table
 from hook.ops.audit.audit import EXEMPT, NOT_ALL_SEEN, UNKNOWN, Audit, ContainerReport, audit, read_round
 from hook.ops.audit.inventory import chosen, running
 
@@ -74,6 +75,8 @@ def as_table(found: Audit, limit: int | None = None) -> str:
     remarks = [f"{len(found.findings)} containers: {numbers or 'none'}. Policy {policy.path} ({policy.mode})"]
     if policy.warning or policy.missing:
         remarks.insert(0, f"! {policy.warning or 'no policy: ' + policy.missing}")
+    seen = Counter(trust for finding in found.findings for trust in finding.trusts)
+    remarks += [f"{trust}: seen by {counted(count, 'container')}" for trust, count in seen.items()]
     lines = [table(rows, ["STATE", "CONTAINER", "ID", "ENGINE", "WHAT", "WHY"]), ""] if rows else []
     return "\n".join([*lines, *map(printable, remarks)])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -244,3 +245,22 @@ def test_container_is_refused_with_the_command_that_builds_the_store(node: Node,
     node.compile(Company.policy(Company(node.directory, store, None, None, {})))  # type: ignore[arg-type]  # only the store's path is read
     refused = Running(node.dispatcher(RUNC), bundle).refused()
     assert f"does not exist on this node; run there: reassert trust build --out {store}" in refused
+
+
+def test_audit_names_the_generation_that_a_container_sees(bundle: Bundle, company: Company, node: Node) -> None:
+    """One that mounts a file of the store sees none once the file is another."""
+    file = f"    mounts: [{{hostPath: {company.store}/live/ca-certificates.crt, mountPath: /etc/company.crt}}]\n"
+    command = [str(REASSERT), "audit", "-o", "json"]
+    for policy, sees_a_rotation in ((company.policy(), True), (company.policy(more=file), False)):
+        node.compile(policy)
+        with Running(node.dispatcher(RUNC), bundle) as container:
+            seen = []
+            for authorities in ((company.authority, company.attacker), (company.authority,)):
+                company.build(*authorities)
+                done = run(*command, *node.options()[:4], container.id, check=False)
+                seen.append((max((company.store / "generations").iterdir()).name, json.loads(done.stdout)))
+            number, audit = seen[-1]
+            assert seen[0][0] < number
+            assert audit["containers"][0]["trusts"] == (
+                [f"{company.store} generation {int(number)}"] if sees_a_rotation else []
+            ), audit
