@@ -52,8 +52,9 @@ class Presets:
         shutil.rmtree(self.directory(pod))
 
     def in_memory(self) -> dict[str, list[str]]:
-        """By UID of the pods with emptyDirs in memory: where these are mounted on the node."""
-        mounted = [line.split()[4] for line in self.containerd.view("proc/1/mountinfo").read_text().splitlines()]
+        """By UID of the pods with emptyDirs in memory: where a tmpfs of these is mounted on the node."""
+        mountinfo = self.containerd.view("proc/1/mountinfo").read_text().splitlines()
+        mounted = [point for _, _, _, root, point, *_ in map(str.split, mountinfo) if root == "/"]
         found: dict[str, list[str]] = {
             path.name: [] for path in self.containerd.view("run/reassert/volumes").glob("*/*")
         }
