@@ -149,6 +149,28 @@ def _volume_in_a_volume(bundle: Bundle) -> None:
     bundle.bind(bundle.directory / "evil/certs", "/v/certs")
 
 
+def _volume_listed_behind(bundle: Bundle) -> None:
+    """The engine lists the volume behind the mount that a link leads through it: runsc resolves after all mounts."""
+    (bundle.directory / "evil/inner").symlink_to("/etc/ssl")
+    image_link(bundle, "/loooong", "/v/w/z/inner")
+    bundle.bind(bundle.directory / "evil/certs", "/loooong/certs")
+    bundle.bind(bundle.directory / "evil", "/v/w/z")
+
+
+def _nodes_dev(bundle: Bundle) -> None:
+    """In its shm each user can make a link."""
+    bundle.bind("/dev", "/v")
+    bundle.bind(bundle.directory / "evil/certs", "/v/shm")
+
+
+def _name_of_dots(bundle: Bundle) -> None:
+    (bundle.rootfs / "x/y/z").mkdir(parents=True)
+    (bundle.rootfs / "x/y/ssl/certs").mkdir(parents=True)
+    image_link(bundle, "/etc/...", "/x/y/z")
+    image_link(bundle, "/etc/l", ".../../ssl/certs")
+    bundle.bind(bundle.directory / "evil/certs", "/etc/l")
+
+
 def _link_that_is_read_in_two_ways(bundle: Bundle) -> None:
     image_link(bundle, "/deep", "/etc/pki")
     image_link(bundle, "/l", "deep/../ssl/certs")
@@ -171,7 +193,10 @@ ATTACKS: list[tuple[Setting, str]] = [
     (_link_into_the_reserved_mount, "leads into the reserved mount /etc/ssl"),
     (_link_of_a_volume, "is in the volume /v, in which a link"),
     (_volume_in_a_volume, "volumesAbove: Allow permits it"),
+    (_volume_listed_behind, "is in the volume /v/w/z, in which a link"),
+    (_nodes_dev, "is in the volume /v, in which a link"),
     (_link_that_is_read_in_two_ways, "gVisor reads in two ways"),
+    (_name_of_dots, "gVisor reads in two ways"),
     (_dots, "it is uncertain where mount /deep/../ssl leads"),
     (_reserved_path_that_leads_below_tmp, "mount /tmp leads into the reserved mount /etc/ssl"),
 ]

@@ -118,7 +118,7 @@ def in_sentry_astray(
     try:
         ours = {edit: _walked(walks, edit.name) for edit in decided.mounts}
         names = {edit.name for edit in ours if edit.mount}
-        volumes = _Volumes()
+        volumes = _volumes(walks, spec, names, in_sentry=True)
         found: list[Reason] = []
         paths = {clean(str(mount["destination"])) for mount in spec.mounts}
         implied: list[dict[str, object]] = [{"destination": path} for path in _IN_EACH_SENTRY if path not in paths]
@@ -130,8 +130,6 @@ def in_sentry_astray(
                 found.append(reason)
                 if len(found) == REASONS:
                     break
-            if place and clean(written) not in names and "source" in mount and _is_volume(mount):
-                volumes.sources[place.node] = str(mount["source"])
         return found
     finally:
         walks.close()
@@ -146,7 +144,8 @@ def _in_sentry(
     if place is None or ".." in written.split("/"):
         return Reason(first.rule, KIND, f"it is uncertain where mount {named(written)} leads in gVisor")
     for link in place.links:  # the gofer takes `..` out of the text of a target, and the sentry follows links first
-        if ".." in (link.target or "").lstrip("./").split("/"):
+        names = [name for name in (link.target or "").split("/") if name not in ("", ".")]
+        if ".." in names[names.count("..") :]:  # behind another name
             message = (
                 f"mount {named(at)} leads over a link to {named(str(link.target))}, which gVisor reads in two ways"
             )
@@ -208,15 +207,16 @@ def _walked(walks: Walks, path: str) -> Place | None:
         return None
 
 
-def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
+def _volumes(walks: Walks, spec: Spec, ours: set[str], in_sentry: bool = False) -> _Volumes:
     """The volumes of a config.json.
 
-    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual.
+    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual. Nor
+    does the node's own /dev, but for gVisor.
     """
     found = _Volumes()
     for mount in spec.mounts:
         at = clean(str(mount["destination"]))
-        if at in ours or not _is_volume(mount):
+        if at in ours or not _is_volume(mount) or (mount.get("source") == "/dev" and not in_sentry):
             continue
         place = _walked(walks, at)
         if place is None:
@@ -233,7 +233,7 @@ def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
 def _is_volume(mount: dict[str, object]) -> bool:
     options = mount.get("options")
     is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
-    return mount.get("source") != "/dev" and (mount.get("type") not in _EMPTY or is_bind)
+    return mount.get("type") not in _EMPTY or is_bind
 
 
 def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:
