@@ -11,6 +11,8 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +68,21 @@ def company(container: Running) -> None:
     [mount] = [row for row in map(str.split, mounts(container)) if row[1] == "/etc/ssl"]
     assert (mount[2], mount[3].split(",")[0]) == ("9p", "ro")
     assert not [row for row in mounts(container) if " /etc/ssl/" in row]
+
+
+@contextmanager
+def second(runsc: str, app: Bundle, sandbox: Running, then: Callable[[], None] = lambda: None) -> Iterator[Running]:
+    """A container in a pod's sandbox. `then`: called before it is started."""
+    app.pod(**{"io.kubernetes.cri.sandbox-id": sandbox.id})
+    app.save()
+    container = Running(runsc, app)
+    assert container.create() == 0, container.output()
+    then()
+    # A pod's second gofer, which `start` makes, keeps its standard output open.
+    subprocess.run([runsc, "start", container.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    yield container
+    run(runsc, "kill", container.id, "KILL")
+    subprocess.run([runsc, "delete", "--force", container.id], stdout=subprocess.DEVNULL, check=False)
 
 
 def mounts(container: Running) -> list[str]:
@@ -261,6 +278,74 @@ def test_a_volume_in_a_volume_starts_where_the_policy_allows_volumes_above(
         company(container)
 
 
+ALLOWED = "readOnly: true, volumesAbove: Allow"
+
+WRITES = "echo evil > /etc/ssl/certs/company.crt; touch /etc/ssl/certs/new; cat /etc/ssl/certs/company.crt"
+
+
+def _shared(bundle: Bundle) -> Path:
+    """A volume of the pod that is mounted in another one, which another process can write to. Returns where."""
+    sub = bundle.directory / "shared/sub"
+    sub.mkdir(parents=True)
+    bundle.bind(sub.parent, "/v")
+    bundle.bind(bundle.directory / "evil/certs", "/v/sub")
+    bundle.save()
+    return sub
+
+
+def _swap_late(sub: Path, real: str) -> None:
+    """Let that process make a link there between reassert's look and runsc's."""
+    script = Path(real)
+    script.write_text(script.read_text().replace("exec", f"! rmdir {sub} || ln -s /etc/ssl/certs {sub}; exec", 1))
+
+
+def _unharmed(container: Running, node: Node, before: str) -> None:
+    done = run("runsc", "exec", container.id, "/bin/sh", "-c", WRITES, check=False)
+    assert done.stdout == "company\n"
+    assert "Read-only file system" in done.stderr
+    assert os.listdir(node.ca / "certs") == ["company.crt"]
+    assert (node.ca / "certs/company.crt").read_text() == "company\n"
+    assert Path("/proc/self/mountinfo").read_text() == before, "nothing is mounted on the node"
+
+
+def test_the_gofer_cannot_write_a_reserved_file_through_a_link_that_comes_late(
+    runsc: str, real: str, node: Node, bundle: Bundle
+) -> None:
+    node.compile(node.policy.read_text().replace("readOnly: true", ALLOWED))
+    before = Path("/proc/self/mountinfo").read_text()
+    sub = _shared(bundle)
+    _swap_late(sub, real)
+    with Running(runsc, bundle) as container:
+        assert sub.is_symlink()
+        _unharmed(container, node, before)
+    assert (bundle.directory / "evil/certs/company.crt").read_text() == "evil\n"
+
+
+def test_nor_can_the_gofer_of_a_pods_second_container_which_start_makes(
+    runsc: str, real: str, node: Node, bundle: Bundle
+) -> None:
+    node.compile(node.policy.read_text().replace("readOnly: true", ALLOWED))
+    pause = Bundle(node.directory / "pause")
+    pause.pod(type="sandbox")
+    pause.save()
+    before = Path("/proc/self/mountinfo").read_text()
+    sub = _shared(bundle)
+    with (
+        Running(runsc, pause) as sandbox,
+        second(runsc, bundle, sandbox, lambda: _swap_late(sub, real)) as container,
+    ):
+        assert sub.is_symlink()
+        _unharmed(container, node, before)
+
+
+def test_no_mount_point_is_made_in_the_nodes_directory(runsc: str, node: Node, bundle: Bundle) -> None:
+    node.compile(node.policy.read_text().replace("readOnly: true", "readOnly: true, allowBelow: [/etc/ssl/private]"))
+    bundle.bind(bundle.directory / "evil", "/etc/ssl/private/as/the-pod/likes")
+    bundle.save()
+    assert Running(runsc, bundle).create() != 0
+    assert os.listdir(node.ca) == ["certs"]
+
+
 def test_annotations_of_an_image_do_not_steer_the_sentry(runsc: str, node: Node, bundle: Bundle) -> None:
     hint = {"source": str(node.ca), "type": "tmpfs", "share": "pod", "options": "rw"}
     bundle.spec["annotations"] = {f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()}
@@ -277,17 +362,9 @@ def test_annotations_of_an_excluded_sandbox_do_not_steer_its_containers(runsc: s
     pause, app = Bundle(node.directory / "pause"), Bundle(node.directory / "app")
     pause.pod(type="sandbox", **{f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()})
     pause.save()
-    with Running(runsc, pause) as sandbox:
-        app.pod(**{"io.kubernetes.cri.sandbox-id": sandbox.id})
-        app.save()
-        container = Running(runsc, app)
-        assert container.create() == 0, container.output()
-        # A pod's second gofer, which `start` makes, keeps its standard output open.
-        subprocess.run([runsc, "start", container.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    with Running(runsc, pause) as sandbox, second(runsc, app, sandbox) as container:
         company(container)
         assert container.exec("/bin/env").split().count(WANTED) == 1
-        run(runsc, "kill", container.id, "KILL")
-        subprocess.run([runsc, "delete", "--force", container.id], stdout=subprocess.DEVNULL, check=False)
     assert [event["event"] for event in node.logged()] == ["container.edited"] * 2
 
 
