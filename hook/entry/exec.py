@@ -278,23 +278,24 @@ def start_or_report(options: Options, invocation: Invocation, caller: Caller) ->
 
 
 def confine(spec: Spec, caller: Caller) -> None:
-    """Let gVisor's gofer, which the real runtime starts, write to no reserved read-only mount.
+    """Let gVisor's gofer, which the real runtime starts, write to no reserved read-only mount, and open no device.
 
     Raises Malformed, Undecided, OSError.
 
     The gofer's bind mount of one is writable, and `ro` a property of each of the sentry's attachments: another volume's
-    that a link leads there has none. So this process, which becomes the real runtime, gets mounts of its own.
+    that a link leads there has none. Nor has the gofer device rules: it opens device nodes of volumes and of the image.
+    So this process, which becomes the real runtime, gets mounts of its own.
     """
     decided = write_spec.read(spec.annotations)
     reserved: list[Any] = [
         mount for mount in spec.mounts if decided and clean(str(mount["destination"])) in decided.mounts
     ]
     read_only = [str(mount["source"]) for mount in reserved if "ro" in mount["options"]]
-    if read_only:
+    if decided and (read_only or decided.devices):
         from hook.core.linux.mountns import own_mounts  # it needs ctypes
 
         caller.before_mounting()
-        own_mounts(read_only)
+        own_mounts(read_only, not decided.devices)
 
 
 def _with_rules(data: bytes, rules: "list[dict[str, object]]") -> bytes:

@@ -19,7 +19,7 @@ import pytest
 
 from e2e.runtimes import hook_entry
 from e2e.support import TOP, WANTED, Bundle, Node, Running, need, run
-from e2e.test_exclusive import Machine
+from e2e.test_exclusive import MAJOR, Machine
 
 RUNSC = "/usr/bin/runsc"
 OPTIONS = "--platform=ptrace --network=none --ignore-cgroups"
@@ -514,6 +514,36 @@ def test_an_exclusive_device_is_not_in_the_sentry(real: str, node: Node, bundle:
         assert machine.opens(container, "/opt/gpu0") == "", "an empty file, the mount point"
         assert machine.opens(container, "/tmp/made", minor=0) == "No such device or address"
     assert machine.dropped() == ["/dev/gpu0", "/opt/dev", "/opt/gpu0", "linux.resources.devices"]
+
+
+def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume_or_an_image(
+    real: str, node: Node, bundle: Bundle
+) -> None:
+    """There are no device rules for it: it opens the node's device of any device node that it finds."""
+    machine = Machine(node, bundle)
+    bundle.spec["annotations"] = {}  # runsc starts a pod's container in its sandbox only
+    volume = bundle.directory / "volume"
+    (volume / "below").mkdir(parents=True)
+    bundle.bind(volume, "/v")
+    bundle.bind("/dev/null", "/opt/null")
+    bundle.save()
+
+    def opened(runtime: str) -> dict[str, str]:
+        found = {}
+        for path in (bundle.rootfs / "innocent", volume / "below/innocent"):
+            path.unlink(missing_ok=True)
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
+        (volume / "late").unlink(missing_ok=True)
+        with Running(runtime, bundle) as container:
+            os.mknod(volume / "late", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
+            for path in ("/innocent", "/v/below/innocent", "/v/late", "/dev/null", "/opt/null"):
+                found[path] = machine.opens(container, path)
+        return found
+
+    usable = {"/dev/null": "", "/opt/null": ""}
+    reached = dict.fromkeys(("/innocent", "/v/below/innocent", "/v/late"), "No such device or address")
+    assert opened(real) == {**reached, **usable}, "it has no driver"
+    assert opened(node.dispatcher(real)) == {**dict.fromkeys(reached, "Permission denied"), **usable}
 
 
 def test_the_demo_shows_it(real: str) -> None:
