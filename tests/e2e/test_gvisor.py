@@ -516,7 +516,7 @@ def test_an_exclusive_device_is_not_in_the_sentry(real: str, node: Node, bundle:
     assert machine.dropped() == ["/dev/gpu0", "/opt/dev", "/opt/gpu0", "linux.resources.devices"]
 
 
-def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume_or_an_image(
+def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume(
     real: str, node: Node, bundle: Bundle
 ) -> None:
     """There are no device rules for it: it opens the node's device of any device node that it finds."""
@@ -525,25 +525,41 @@ def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume_or_an
     volume = bundle.directory / "volume"
     (volume / "below").mkdir(parents=True)
     bundle.bind(volume, "/v")
+    os.mknod(volume / "below/innocent", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
     bundle.bind("/dev/null", "/opt/null")
     bundle.save()
 
     def opened(runtime: str) -> dict[str, str]:
         found = {}
-        for path in (bundle.rootfs / "innocent", volume / "below/innocent"):
-            path.unlink(missing_ok=True)
-            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
         (volume / "late").unlink(missing_ok=True)
         with Running(runtime, bundle) as container:
             os.mknod(volume / "late", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
-            for path in ("/innocent", "/v/below/innocent", "/v/late", "/dev/null", "/opt/null"):
+            for path in ("/v/below/innocent", "/v/late", "/dev/null", "/opt/null"):
                 found[path] = machine.opens(container, path)
         return found
 
     usable = {"/dev/null": "", "/opt/null": ""}
-    reached = dict.fromkeys(("/innocent", "/v/below/innocent", "/v/late"), "No such device or address")
+    reached = dict.fromkeys(("/v/below/innocent", "/v/late"), "No such device or address")
     assert opened(real) == {**reached, **usable}, "it has no driver"
     assert opened(node.dispatcher(real)) == {**dict.fromkeys(reached, "Permission denied"), **usable}
+
+
+def test_with_exclusive_devices_no_image_starts_that_holds_one(real: str, node: Node, bundle: Bundle) -> None:
+    """Of a read-only root, runsc's own remount takes nodev off."""
+    machine = Machine(node, bundle)
+    bundle.spec["annotations"] = {}
+    bundle.spec["root"]["readonly"] = True
+    (bundle.rootfs / "x").mkdir()
+    os.mknod(bundle.rootfs / "x/other", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 9))
+    os.mknod(bundle.rootfs / "x/innocent", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
+    bundle.save()
+    with Running(real, bundle) as container:
+        assert machine.opens(container, "/x/innocent") == "No such device or address", "it has no driver"
+    runsc = node.dispatcher(real)
+    assert "/x/innocent in the container is" in Running(runsc, bundle).refused()
+    (bundle.rootfs / "x/innocent").unlink()
+    with Running(runsc, bundle) as container:
+        assert machine.opens(container, "/x/other") == "No such device or address"
 
 
 def test_the_demo_shows_it(real: str) -> None:

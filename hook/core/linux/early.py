@@ -111,6 +111,12 @@ def in_sentry_astray(
         if rules and not set(entries) <= set(given):
             message = f"env {_GPUS} asks for devices that are exclusive, which gVisor or NVIDIA's hook would give"
             return [Reason(rules[0], "device", message)]
+    if decided.closed is not None:
+        from hook.core.linux.lookdevices import image_devices
+
+        found = image_devices(rootfs, decided.closed, still_waits)  # runsc lets nodev of a read-only root go
+        if found:
+            return found
     if not decided.mounts:
         return []
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -119,7 +125,7 @@ def in_sentry_astray(
         ours = {edit: _walked(walks, edit.name) for edit in decided.mounts}
         names = {edit.name for edit in ours if edit.mount}
         volumes = _volumes(walks, spec, names, in_sentry=True)
-        found: list[Reason] = []
+        found = []
         paths = {clean(str(mount["destination"])) for mount in spec.mounts}
         implied: list[dict[str, object]] = [{"destination": path} for path in _IN_EACH_SENTRY if path not in paths]
         for mount in [*spec.mounts, *implied]:
