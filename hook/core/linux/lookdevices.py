@@ -135,10 +135,11 @@ def _look_into(
     closed: "Closed",
     found: "dict[str, Reason]",
     opened: "Callable[[int, str], int]",
-    most: int = ENTRIES,
+    most: int = 0,
 ) -> None:
     """Every device node in a directory of the container. Symbolic links are not followed: they lead to other names."""
     pending = [top]
+    most = most or ENTRIES
     left, device = most, -1
     while pending:
         path = pending.pop()
