@@ -373,8 +373,6 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     except Usage:
         raise Fallback(OPTIONS) from None
     invocation = Invocation(request.arguments)
-    if not invocation.doubt() and invocation.starts_nothing():
-        return protocol.go()
     _check_probe(invocation.container_id)
     caller.check_paths(invocation)
     try:

@@ -104,11 +104,16 @@ def dispatcher(
         decided=_alternatives("*", EDITING_VERBS),
         values=_alternatives("option", VALUES),
         flags=_alternatives("option", FLAGS),
-        passed=_alternatives("option", PRINTING + PASSED),
+        passed=_alternatives("option", _passed(SENTRY in extra)),
         launch=launch_lines(reassert, installed),
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
+
+
+def _passed(is_gvisor: bool) -> tuple[str, ...]:
+    """Arguments in the verb's place with which the real runtime is executed at once. gVisor's `start` makes a gofer."""
+    return PRINTING + tuple(verb for verb in PASSED if verb != "start" or not is_gvisor)
 
 
 def is_gvisor(real: str) -> bool:
@@ -184,7 +189,7 @@ def warm_dispatcher(
     where = {**where, "hook": SENTRY} if is_gvisor(real) else where
     more = ["--hook", where["hook"]] if where.get("hook") else []
     script = dispatcher(real, reassert, extra + more, installed, rootless, front=True)
-    words = {"decided": EDITING_VERBS, "passed": PRINTING + PASSED, "values": VALUES, "flags": FLAGS}
+    words = {"decided": EDITING_VERBS, "passed": _passed(SENTRY in more), "values": VALUES, "flags": FLAGS}
     lines = {"real": real, **{name: " ".join(listed) for name, listed in words.items()}, **where}
     return _file(front, lines, script, installed)
 

@@ -12,6 +12,7 @@ Part of the start path: builtins only.
 
 import posix
 
+from hook.core.base.compare import clean
 from hook.core.base.errors import Unacceptable, describe
 from hook.core.base.jsontext import Malformed, bounded, decode, encode, members
 from hook.core.base.system import is_file, read_fd, write_all
@@ -35,6 +36,10 @@ from hook.core.reserve import Reason, Reserved
 from hook.entry import write_spec
 from hook.entry.caller import RUNTIME, Caller, Options
 from hook.entry.cmdline import Invocation
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 STDIN = "-"
 """The value of --resources for standard input, in all runtimes."""
@@ -256,6 +261,43 @@ def not_restored(decided: Plan, case: Case) -> "list[Reason]":
     return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]
 
 
+def start_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Confine the gofer of a pod's second container, which gVisor's `start` makes. Returns the arguments as they are.
+
+    Raises Refused.
+    """
+    asking = _asking(caller)
+    try:
+        bundle = asking.bundle(invocation.container_id, invocation.global_value("root"), options.real)
+        config = bundle.rstrip("/") + "/config.json"
+        confine(Spec(asking.config(config), config), asking)
+    except Exception as error:  # in Audit mode, it is started unchanged
+        case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+        caller.report(options, case.failed(Unacceptable(f"start: {describe(error)}")))
+    return invocation.arguments
+
+
+def confine(spec: Spec, caller: Caller) -> None:
+    """Let gVisor's gofer, which the real runtime starts, write to no reserved read-only mount, and open no device.
+
+    Raises Malformed, Undecided, OSError.
+
+    The gofer's bind mount of one is writable, and `ro` a property of each of the sentry's attachments: another volume's
+    that a link leads there has none. Nor has the gofer device rules: it opens device nodes of volumes and of the image.
+    So this process, which becomes the real runtime, gets mounts of its own.
+    """
+    decided = write_spec.read(spec.annotations)
+    reserved: list[Any] = [
+        mount for mount in spec.mounts if decided and clean(str(mount["destination"])) in decided.mounts
+    ]
+    read_only = [str(mount["source"]) for mount in reserved if "ro" in mount["options"]]
+    if decided and (read_only or decided.devices):
+        from hook.core.linux.mountns import own_mounts  # it needs ctypes
+
+        caller.before_mounting()
+        own_mounts(read_only, not decided.devices)
+
+
 def _with_rules(data: bytes, rules: "list[dict[str, object]]") -> bytes:
     """Resources whose device rules are the container's, if they have any. All other bytes stay. Raises Unacceptable.
 
@@ -273,3 +315,7 @@ def _with_rules(data: bytes, rules: "list[dict[str, object]]") -> bytes:
     if "devices" not in found:
         return data
     return apply(text, [splice(found, text.index("{"), "devices", encode(rules))])
+
+
+HANDLERS = {"exec": exec_or_report, "update": update_or_report, "start": start_or_report}
+"""The functions for hook.entry.runtime."""

@@ -42,7 +42,8 @@ def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list
     """Correct what the real runtime would start. Returns the arguments for the real runtime. Raises Refused."""
     doubt = invocation.doubt()
     if not doubt:
-        if invocation.starts_nothing():
+        # gVisor's `start` makes the gofer of a pod's second container.
+        if invocation.starts_nothing() and (invocation.verb, options.hook) != ("start", SENTRY):
             return invocation.arguments
         handle = _HANDLERS.get(invocation.verb)
         if handle is not None:
@@ -97,6 +98,10 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         done = correct(case, caller, options, decided, spec, bundle, absolute(config))
         if done.denials:
             return done
+        if case.in_sentry:
+            from hook.entry.exec import confine  # not loaded by a create of another runtime
+
+            confine(spec, caller)
         if spec.changed():
             data = spec.render()
             caller.replace(config, data)
@@ -130,14 +135,14 @@ def absolute(path: str) -> str:
 
 
 def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct an exec or an update: a file, or the arguments. Raises Refused."""
-    from hook.entry.exec import exec_or_report, update_or_report  # not loaded by a create
+    """Correct an exec or an update: a file, or the arguments; or prepare gVisor's `start`. Raises Refused."""
+    from hook.entry.exec import HANDLERS  # not loaded by a create
 
-    return (exec_or_report if invocation.verb == "exec" else update_or_report)(options, invocation, caller)
+    return HANDLERS[invocation.verb](options, invocation, caller)
 
 
-_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _exec}
-"""The function for each of EDITING_VERBS. Another verb that can change something is refused."""
+_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _exec, "start": _exec}
+"""The function for each of EDITING_VERBS and gVisor's `start`. Another verb that can change something is refused."""
 
 
 EXEC_REFUSED = 255

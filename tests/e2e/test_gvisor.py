@@ -11,13 +11,15 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from e2e.runtimes import hook_entry
 from e2e.support import TOP, WANTED, Bundle, Node, Running, need, run
-from e2e.test_exclusive import Machine
+from e2e.test_exclusive import MAJOR, Machine
 
 RUNSC = "/usr/bin/runsc"
 OPTIONS = "--platform=ptrace --network=none --ignore-cgroups"
@@ -66,6 +68,21 @@ def company(container: Running) -> None:
     [mount] = [row for row in map(str.split, mounts(container)) if row[1] == "/etc/ssl"]
     assert (mount[2], mount[3].split(",")[0]) == ("9p", "ro")
     assert not [row for row in mounts(container) if " /etc/ssl/" in row]
+
+
+@contextmanager
+def second(runsc: str, app: Bundle, sandbox: Running, then: Callable[[], None] = lambda: None) -> Iterator[Running]:
+    """A container in a pod's sandbox. `then`: called before it is started."""
+    app.pod(**{"io.kubernetes.cri.sandbox-id": sandbox.id})
+    app.save()
+    container = Running(runsc, app)
+    assert container.create() == 0, container.output()
+    then()
+    # A pod's second gofer, which `start` makes, keeps its standard output open.
+    subprocess.run([runsc, "start", container.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    yield container
+    run(runsc, "kill", container.id, "KILL")
+    subprocess.run([runsc, "delete", "--force", container.id], stdout=subprocess.DEVNULL, check=False)
 
 
 def mounts(container: Running) -> list[str]:
@@ -149,6 +166,28 @@ def _volume_in_a_volume(bundle: Bundle) -> None:
     bundle.bind(bundle.directory / "evil/certs", "/v/certs")
 
 
+def _volume_listed_behind(bundle: Bundle) -> None:
+    """The engine lists the volume behind the mount that a link leads through it: runsc resolves after all mounts."""
+    (bundle.directory / "evil/inner").symlink_to("/etc/ssl")
+    image_link(bundle, "/loooong", "/v/w/z/inner")
+    bundle.bind(bundle.directory / "evil/certs", "/loooong/certs")
+    bundle.bind(bundle.directory / "evil", "/v/w/z")
+
+
+def _nodes_dev(bundle: Bundle) -> None:
+    """In its shm each user can make a link."""
+    bundle.bind("/dev", "/v")
+    bundle.bind(bundle.directory / "evil/certs", "/v/shm")
+
+
+def _name_of_dots(bundle: Bundle) -> None:
+    (bundle.rootfs / "x/y/z").mkdir(parents=True)
+    (bundle.rootfs / "x/y/ssl/certs").mkdir(parents=True)
+    image_link(bundle, "/etc/...", "/x/y/z")
+    image_link(bundle, "/etc/l", ".../../ssl/certs")
+    bundle.bind(bundle.directory / "evil/certs", "/etc/l")
+
+
 def _link_that_is_read_in_two_ways(bundle: Bundle) -> None:
     image_link(bundle, "/deep", "/etc/pki")
     image_link(bundle, "/l", "deep/../ssl/certs")
@@ -171,7 +210,10 @@ ATTACKS: list[tuple[Setting, str]] = [
     (_link_into_the_reserved_mount, "leads into the reserved mount /etc/ssl"),
     (_link_of_a_volume, "is in the volume /v, in which a link"),
     (_volume_in_a_volume, "volumesAbove: Allow permits it"),
+    (_volume_listed_behind, "is in the volume /v/w/z, in which a link"),
+    (_nodes_dev, "is in the volume /v, in which a link"),
     (_link_that_is_read_in_two_ways, "gVisor reads in two ways"),
+    (_name_of_dots, "gVisor reads in two ways"),
     (_dots, "it is uncertain where mount /deep/../ssl leads"),
     (_reserved_path_that_leads_below_tmp, "mount /tmp leads into the reserved mount /etc/ssl"),
 ]
@@ -236,6 +278,74 @@ def test_a_volume_in_a_volume_starts_where_the_policy_allows_volumes_above(
         company(container)
 
 
+ALLOWED = "readOnly: true, volumesAbove: Allow"
+
+WRITES = "echo evil > /etc/ssl/certs/company.crt; touch /etc/ssl/certs/new; cat /etc/ssl/certs/company.crt"
+
+
+def _shared(bundle: Bundle) -> Path:
+    """A volume of the pod that is mounted in another one, which another process can write to. Returns where."""
+    sub = bundle.directory / "shared/sub"
+    sub.mkdir(parents=True)
+    bundle.bind(sub.parent, "/v")
+    bundle.bind(bundle.directory / "evil/certs", "/v/sub")
+    bundle.save()
+    return sub
+
+
+def _swap_late(sub: Path, real: str) -> None:
+    """Let that process make a link there between reassert's look and runsc's."""
+    script = Path(real)
+    script.write_text(script.read_text().replace("exec", f"! rmdir {sub} || ln -s /etc/ssl/certs {sub}; exec", 1))
+
+
+def _unharmed(container: Running, node: Node, before: str) -> None:
+    done = run("runsc", "exec", container.id, "/bin/sh", "-c", WRITES, check=False)
+    assert done.stdout == "company\n"
+    assert "Read-only file system" in done.stderr
+    assert os.listdir(node.ca / "certs") == ["company.crt"]
+    assert (node.ca / "certs/company.crt").read_text() == "company\n"
+    assert Path("/proc/self/mountinfo").read_text() == before, "nothing is mounted on the node"
+
+
+def test_the_gofer_cannot_write_a_reserved_file_through_a_link_that_comes_late(
+    runsc: str, real: str, node: Node, bundle: Bundle
+) -> None:
+    node.compile(node.policy.read_text().replace("readOnly: true", ALLOWED))
+    before = Path("/proc/self/mountinfo").read_text()
+    sub = _shared(bundle)
+    _swap_late(sub, real)
+    with Running(runsc, bundle) as container:
+        assert sub.is_symlink()
+        _unharmed(container, node, before)
+    assert (bundle.directory / "evil/certs/company.crt").read_text() == "evil\n"
+
+
+def test_nor_can_the_gofer_of_a_pods_second_container_which_start_makes(
+    runsc: str, real: str, node: Node, bundle: Bundle
+) -> None:
+    node.compile(node.policy.read_text().replace("readOnly: true", ALLOWED))
+    pause = Bundle(node.directory / "pause")
+    pause.pod(type="sandbox")
+    pause.save()
+    before = Path("/proc/self/mountinfo").read_text()
+    sub = _shared(bundle)
+    with (
+        Running(runsc, pause) as sandbox,
+        second(runsc, bundle, sandbox, lambda: _swap_late(sub, real)) as container,
+    ):
+        assert sub.is_symlink()
+        _unharmed(container, node, before)
+
+
+def test_no_mount_point_is_made_in_the_nodes_directory(runsc: str, node: Node, bundle: Bundle) -> None:
+    node.compile(node.policy.read_text().replace("readOnly: true", "readOnly: true, allowBelow: [/etc/ssl/private]"))
+    bundle.bind(bundle.directory / "evil", "/etc/ssl/private/as/the-pod/likes")
+    bundle.save()
+    assert Running(runsc, bundle).create() != 0
+    assert os.listdir(node.ca) == ["certs"]
+
+
 def test_annotations_of_an_image_do_not_steer_the_sentry(runsc: str, node: Node, bundle: Bundle) -> None:
     hint = {"source": str(node.ca), "type": "tmpfs", "share": "pod", "options": "rw"}
     bundle.spec["annotations"] = {f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()}
@@ -252,17 +362,9 @@ def test_annotations_of_an_excluded_sandbox_do_not_steer_its_containers(runsc: s
     pause, app = Bundle(node.directory / "pause"), Bundle(node.directory / "app")
     pause.pod(type="sandbox", **{f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()})
     pause.save()
-    with Running(runsc, pause) as sandbox:
-        app.pod(**{"io.kubernetes.cri.sandbox-id": sandbox.id})
-        app.save()
-        container = Running(runsc, app)
-        assert container.create() == 0, container.output()
-        # A pod's second gofer, which `start` makes, keeps its standard output open.
-        subprocess.run([runsc, "start", container.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    with Running(runsc, pause) as sandbox, second(runsc, app, sandbox) as container:
         company(container)
         assert container.exec("/bin/env").split().count(WANTED) == 1
-        run(runsc, "kill", container.id, "KILL")
-        subprocess.run([runsc, "delete", "--force", container.id], stdout=subprocess.DEVNULL, check=False)
     assert [event["event"] for event in node.logged()] == ["container.edited"] * 2
 
 
@@ -412,6 +514,52 @@ def test_an_exclusive_device_is_not_in_the_sentry(real: str, node: Node, bundle:
         assert machine.opens(container, "/opt/gpu0") == "", "an empty file, the mount point"
         assert machine.opens(container, "/tmp/made", minor=0) == "No such device or address"
     assert machine.dropped() == ["/dev/gpu0", "/opt/dev", "/opt/gpu0", "linux.resources.devices"]
+
+
+def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume(
+    real: str, node: Node, bundle: Bundle
+) -> None:
+    """There are no device rules for it: it opens the node's device of any device node that it finds."""
+    machine = Machine(node, bundle)
+    bundle.spec["annotations"] = {}  # runsc starts a pod's container in its sandbox only
+    volume = bundle.directory / "volume"
+    (volume / "below").mkdir(parents=True)
+    bundle.bind(volume, "/v")
+    os.mknod(volume / "below/innocent", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
+    bundle.bind("/dev/null", "/opt/null")
+    bundle.save()
+
+    def opened(runtime: str) -> dict[str, str]:
+        found = {}
+        (volume / "late").unlink(missing_ok=True)
+        with Running(runtime, bundle) as container:
+            os.mknod(volume / "late", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
+            for path in ("/v/below/innocent", "/v/late", "/dev/null", "/opt/null"):
+                found[path] = machine.opens(container, path)
+        return found
+
+    usable = {"/dev/null": "", "/opt/null": ""}
+    reached = dict.fromkeys(("/v/below/innocent", "/v/late"), "No such device or address")
+    assert opened(real) == {**reached, **usable}, "it has no driver"
+    assert opened(node.dispatcher(real)) == {**dict.fromkeys(reached, "Permission denied"), **usable}
+
+
+def test_with_exclusive_devices_no_image_starts_that_holds_one(real: str, node: Node, bundle: Bundle) -> None:
+    """Of a read-only root, runsc's own remount takes nodev off."""
+    machine = Machine(node, bundle)
+    bundle.spec["annotations"] = {}
+    bundle.spec["root"]["readonly"] = True
+    (bundle.rootfs / "x").mkdir()
+    os.mknod(bundle.rootfs / "x/other", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 9))
+    os.mknod(bundle.rootfs / "x/innocent", stat.S_IFCHR | 0o666, os.makedev(MAJOR, 0))
+    bundle.save()
+    with Running(real, bundle) as container:
+        assert machine.opens(container, "/x/innocent") == "No such device or address", "it has no driver"
+    runsc = node.dispatcher(real)
+    assert "/x/innocent in the container is" in Running(runsc, bundle).refused()
+    (bundle.rootfs / "x/innocent").unlink()
+    with Running(runsc, bundle) as container:
+        assert machine.opens(container, "/x/other") == "No such device or address"
 
 
 def test_the_demo_shows_it(real: str) -> None:

@@ -111,6 +111,12 @@ def in_sentry_astray(
         if rules and not set(entries) <= set(given):
             message = f"env {_GPUS} asks for devices that are exclusive, which gVisor or NVIDIA's hook would give"
             return [Reason(rules[0], "device", message)]
+    if decided.closed is not None:
+        from hook.core.linux.lookdevices import image_devices
+
+        found = image_devices(rootfs, decided.closed, still_waits)  # runsc lets nodev of a read-only root go
+        if found:
+            return found
     if not decided.mounts:
         return []
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -118,8 +124,8 @@ def in_sentry_astray(
     try:
         ours = {edit: _walked(walks, edit.name) for edit in decided.mounts}
         names = {edit.name for edit in ours if edit.mount}
-        volumes = _Volumes()
-        found: list[Reason] = []
+        volumes = _volumes(walks, spec, names, in_sentry=True)
+        found = []
         paths = {clean(str(mount["destination"])) for mount in spec.mounts}
         implied: list[dict[str, object]] = [{"destination": path} for path in _IN_EACH_SENTRY if path not in paths]
         for mount in [*spec.mounts, *implied]:
@@ -130,8 +136,6 @@ def in_sentry_astray(
                 found.append(reason)
                 if len(found) == REASONS:
                     break
-            if place and clean(written) not in names and "source" in mount and _is_volume(mount):
-                volumes.sources[place.node] = str(mount["source"])
         return found
     finally:
         walks.close()
@@ -146,7 +150,8 @@ def _in_sentry(
     if place is None or ".." in written.split("/"):
         return Reason(first.rule, KIND, f"it is uncertain where mount {named(written)} leads in gVisor")
     for link in place.links:  # the gofer takes `..` out of the text of a target, and the sentry follows links first
-        if ".." in (link.target or "").lstrip("./").split("/"):
+        names = [name for name in (link.target or "").split("/") if name not in ("", ".")]
+        if ".." in names[names.count("..") :]:  # behind another name
             message = (
                 f"mount {named(at)} leads over a link to {named(str(link.target))}, which gVisor reads in two ways"
             )
@@ -208,15 +213,16 @@ def _walked(walks: Walks, path: str) -> Place | None:
         return None
 
 
-def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
+def _volumes(walks: Walks, spec: Spec, ours: set[str], in_sentry: bool = False) -> _Volumes:
     """The volumes of a config.json.
 
-    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual.
+    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual. Nor
+    does the node's own /dev, but for gVisor.
     """
     found = _Volumes()
     for mount in spec.mounts:
         at = clean(str(mount["destination"]))
-        if at in ours or not _is_volume(mount):
+        if at in ours or not _is_volume(mount) or (mount.get("source") == "/dev" and not in_sentry):
             continue
         place = _walked(walks, at)
         if place is None:
@@ -233,7 +239,7 @@ def _volumes(walks: Walks, spec: Spec, ours: set[str]) -> _Volumes:
 def _is_volume(mount: dict[str, object]) -> bool:
     options = mount.get("options")
     is_bind = isinstance(options, list) and ("bind" in options or "rbind" in options)
-    return mount.get("source") != "/dev" and (mount.get("type") not in _EMPTY or is_bind)
+    return mount.get("type") not in _EMPTY or is_bind
 
 
 def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:

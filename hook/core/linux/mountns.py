@@ -348,6 +348,24 @@ def unmount(path: str) -> None:
         pass
 
 
+def own_mounts(read_only: list[str], has_devices: bool) -> None:
+    """Move this process, which has one thread, into a mount namespace of its own, in which these paths are read-only.
+
+    So is each bind mount that it or a child makes of one, whatever its options are (mount(2) ignores MS_RDONLY with
+    MS_BIND). What is mounted here appears nowhere else, and unmounts of the node come here.
+
+    `has_devices`: whether device nodes outside /dev can be opened. Raises Undecided, OSError.
+    """
+    if _libc.unshare(_CLONE_NEWNS) < 0:
+        _failed("unshare", "/")
+    with Namespace(0) as here:
+        dev = clone_source("/dev", ["rbind", "rslave"])
+        set_attributes(here.root, [] if has_devices else ["nodev"], True, "/", 0, _MS_SLAVE)
+        for path, tree in [("/dev", dev), *[(path, clone_source(path, ["rbind", "ro"])) for path in read_only]]:
+            at = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)  # as the tree, until it executes another program
+            here.move_mount(tree, at, path)
+
+
 def own_directories() -> None:
     """Give this thread a root, a working directory and a umask of its own (unshare(2), CLONE_FS). Raises OSError."""
     if _libc.unshare(_CLONE_FS) < 0:

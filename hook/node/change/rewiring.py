@@ -328,7 +328,7 @@ class Rewiring:
             sorted({*directories, *made}) if files else [],
             [*wiring.units, *units],
             wiring.notes,
-            self.old.since if self.old.adapters else int(time.time()),
+            self.old.since if self.old.adapters or not self.target.adapters else int(time.time()),
         )
 
     def _recorded(self, part: OwnerRecord) -> list[Change]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -12,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.agent.support import WENT_COLD, Agent, Cold
-from e2e.support import POLICY, RUNTIMES, Bundle, Running, another_root, run
+from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
+from e2e.support import POLICY, RUNTIMES, Bundle, Running, another_root, need, run
 from hook.entry import protocol
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -221,3 +222,25 @@ def test_cold_for_what_takes_the_other_threads_time(start: Cold) -> None:
     assert "steps to follow the container's paths and their links" in said.stderr
     event = start.agent.node.logged()[-1]
     assert (event["event"], event["cold"]) == ("container.denied", "long")
+
+
+def test_cold_where_gvisor_needs_mounts_of_its_own(agent: Agent) -> None:
+    """Of `create`, and of `start`, which makes the gofer of a pod's second container."""
+    need(os.access("/usr/bin/runsc", os.X_OK), "runsc")
+    real = agent.node.directory / "sandboxed"
+    real.write_text('#!/bin/sh\nexec /usr/bin/runsc --platform=ptrace --network=none --ignore-cgroups "$@"\n')
+    real.chmod(0o755)
+    file = agent.dispatcher(str(real))
+    bundle = Bundle(agent.node.directory / "bundle")
+    bundle.save()
+    container = Running(file, bundle)
+    try:
+        assert container.create() == 0, container.output()
+        done = subprocess.run([agent.only_warm(file), "start", container.id], capture_output=True, timeout=60)
+        assert (done.returncode, reason_of(done.stderr)) == (WENT_COLD, "mount")
+        run(file, "start", container.id)
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+    finally:
+        run(file, "delete", "--force", container.id, check=False)
+    [event] = [event for event in agent.node.logged() if event.get("id") == container.id]
+    assert (event["start"], event["cold"], event["applied"]) == ("cold", "mount", True)
