@@ -56,7 +56,7 @@ collections come in the middle of a request. Free memory is given back then, whi
 _TICK = 0.5
 _SWEPT = 60.0
 """Seconds between looks for emptyDirs in memory whose pod is gone."""
-_HELD = 10.0
+_HELD = 60.0
 """Seconds between looks whether the files that are kept open are still those, such as after a rotation of the log."""
 _ANSWERS = {b"G": GO, b"A": CHANGED, b"R": REFUSED, b"C": COLD}
 

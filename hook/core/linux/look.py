@@ -117,12 +117,17 @@ def look_at_node_paths(
             own = table.get(mount_id(root))
             prefix = (own.point if own else rootfs).rstrip("/")
             places = places_of(decided, table, there.root)
-            volumes = [row.device for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
+            submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
+            volumes = [
+                row.device for row in submounts if row.root == "/"
+            ]  # without the private mounts that they lie on
             mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
             mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
             def is_closed(at: str, row: Row) -> bool:
-                above = next((path for path in parents(at) if path in meant), at) if row.device in volumes else at
+                above = (
+                    next((path for path in (at, *parents(at)) if path in meant), at) if row.device in volumes else at
+                )
                 may_close = meant.get(above, at.rpartition("/")[2] in linked)
                 return _is_closed(there, root, at, row, refuses and may_close)
 

@@ -166,10 +166,10 @@ def recompiled(
 
     They wait half the time, and then run it all the same: who can read the lock's file can lock it too.
     """
-    lock = _lock(store, time.monotonic() + seconds / 2)
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    lock, deadline = _lock(store, began + seconds / 2), began + seconds
     try:
-        stored = read_store(source, store) if lock >= 0 else None
+        stored = read_store(source, store)
         if stored is not None and stored.has_compiled(key):
             return stored, ""
         command = ["policy", "compile", "--policy", source, "--store", store, "--output", "store"]

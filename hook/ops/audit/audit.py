@@ -200,8 +200,8 @@ class Audit:
         }
 
 
-def audit(known: Round, containers: list[Running]) -> Audit:
-    """Look at these containers, each in a process of its own without rights (hook.node.workers)."""
+def audit(known: Round, containers: list[Running], seconds: float = workers.SECONDS) -> Audit:
+    """Look at these containers, each for so long in a process of its own without rights (hook.node.workers)."""
     judge = Judge(known.why)
     read = lru_cache(64)(read_file)
     if not known.policy.missing and any(rule.uses_allocations for rule in known.policy.candidates(None)):
@@ -213,7 +213,7 @@ def audit(known: Round, containers: list[Running]) -> Audit:
         found = _report(known, judge, read, containers[number], taken)
         return found.as_dict() if found else {}
 
-    results = workers.each(len(containers), lambda number: take(containers[number]), report)
+    results = workers.each(len(containers), lambda number: take(containers[number]), report, seconds)
     findings = [_checked(containers[number], result) for number, result in results if result != {}]
     findings.sort(key=lambda f: (STATES.index(f.state), f.namespace, f.pod, f.title, f.id))
     return Audit(known, findings)
@@ -294,7 +294,7 @@ def _checked(container: Running, data: Any) -> ContainerReport:
         listed = {name: tuple(map(str, data[name])) for name in ("rules", "reaches", "trusts")}
         return _found(container, state, **texts, differences=differences, **listed)
     except (TypeError, KeyError, ValueError):
-        because = f"looking at it took longer than {workers.SECONDS:.0f} s, or could not be done"
+        because = "looking at it took too long, or could not be done"
         return _found(container, UNKNOWN, because=because)
 
 

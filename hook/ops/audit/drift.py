@@ -26,6 +26,9 @@ FILE = "drift.json"
 EVERY = 300
 """Seconds between two looks: 100 containers take about a second of CPU time."""
 
+PATIENCE = 3.0
+"""Seconds for a container: reassert-status.service has four minutes for all, also for a hundred that hang."""
+
 SECONDS = 3 * EVERY
 """The age from which a look is too old to be a sample."""
 
@@ -49,7 +52,7 @@ def record() -> None:
     last = _read(STORE)
     if last.age() < EVERY - 30:
         return
-    found = audit(read_round(SOURCE, STORE), running())
+    found = audit(read_round(SOURCE, STORE), running(), PATIENCE)
     counts, drifted = found.counts(), [each for each in found.findings if each.state == DRIFTED]
     for each in drifted:
         if each.id not in last.ids and found.round.policy.mode != AUDIT:  # there, who is not changed differs
