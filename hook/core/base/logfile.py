@@ -8,7 +8,7 @@ appends its line without a rotation.
 
 import posix
 
-from hook.core.base.system import exists, is_file, open_to_append
+from hook.core.base.system import append_line, exists, is_file, open_to_append
 
 LIMIT = 64 << 20
 """Maximum size of a log file in bytes. A line that would exceed it goes into a new file."""
@@ -64,11 +64,7 @@ def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, jo
 def _count_lost() -> None:
     """Append a byte to LOST: atomic, and in memory, where a full disk does not matter."""
     try:
-        fd = open_to_append(LOST, 0o600, _FLAGS)
-        try:
-            posix.write(fd, b".")
-        finally:
-            posix.close(fd)
+        append_line(LOST, b"")
     except OSError:
         pass
 
