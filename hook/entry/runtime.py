@@ -48,7 +48,7 @@ def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list
         handle = _HANDLERS.get(invocation.verb)
         if handle is not None:
             return handle(options, invocation, caller)
-        doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, and reassert cannot correct what it does"
+        doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, which reassert cannot correct"
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     caller.report(options, case.failed(Unacceptable(doubt)))
     return invocation.arguments  # in Audit mode

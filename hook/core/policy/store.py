@@ -156,7 +156,7 @@ NO_RULES: "dict[str, Any]" = {
 
 
 COMPILE_SECONDS = 20.0
-"""How long a start waits for the compiler, and half as long for another start's. CRI's timeout is two minutes."""
+"""How long a start waits for the compiler, half of it for another start's. CRI's timeout is two minutes."""
 
 
 def recompiled(
@@ -164,10 +164,10 @@ def recompiled(
 ) -> "tuple[Stored | None, str]":
     """Run the compiler. Under a lock: other starts wait for the result and use it.
 
-    They wait half the time, and then run it all the same: who can read the lock's file can lock it too.
+    They leave ten seconds to run it all the same: who can read the lock's file can lock it too.
     """
-    began = time.monotonic()
-    lock, deadline = _lock(store, began + seconds / 2), began + seconds
+    deadline = time.monotonic() + seconds
+    lock = _lock(store, deadline - 10.0)
     try:
         stored = read_store(source, store)
         if stored is not None and stored.has_compiled(key):
