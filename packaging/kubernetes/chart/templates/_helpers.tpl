@@ -131,7 +131,7 @@ tolerations:
 {{- end }}
 
 {{- /* A hook of Helm that changes the env STATE of the node pods: a Job, and a ServiceAccount for this one DaemonSet. The
-argument has root, component, hook, seconds and script. */}}
+argument has root, component, hook, seconds and script; job: the component of another such Job, which it may delete. */}}
 {{- define "reassert.stateHook" -}}
 {{- $root := .root }}
 {{- $name := printf "%s-%s" (include "reassert.name" $root) .component }}
@@ -157,6 +157,12 @@ rules:
   resources: [daemonsets]
   resourceNames: [{{ include "reassert.name" $root }}-node]
   verbs: [get, list, watch, patch]
+{{- with $.job }}
+- apiGroups: [batch]
+  resources: [jobs]
+  resourceNames: [{{ include "reassert.name" $root }}-{{ . }}]
+  verbs: [get, list, watch, delete]
+{{- end }}
 {{- else if eq $kind "RoleBinding" }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $name }}}
 subjects:
