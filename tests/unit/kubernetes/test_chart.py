@@ -319,6 +319,30 @@ def test_a_policy_is_checked_before_anything_changes(tmp_path: Path) -> None:
     assert not hooks_of(objects({"policy": {"manage": False}}), "pre-install,pre-upgrade")
 
 
+LATER_IN_A_PART = (
+    ("policy", "audit"),
+    ("nri", "gvisor"),
+    *(("node", name) for name in ("firstInstall", "firstInstallSeconds", "tokenPolicy")),
+)
+
+
+@pytest.mark.parametrize("nri", [False, True])
+def test_values_of_an_earlier_release_do(nri: bool) -> None:
+    """`helm upgrade --reuse-values` has no value that came later; of Helm's library null makes the same of one."""
+    earlier: Object = {"fleet": None, "trust": None, "agent": None}
+    for part, name in LATER_IN_A_PART:
+        earlier.setdefault(part, {})[name] = None
+    earlier["nri"]["enabled"] = nri
+    now, then = objects({"nri": {"enabled": nri}}), objects(earlier)
+    assert [(each["kind"], each["metadata"]["name"]) for each in then] == [
+        (each["kind"], each["metadata"]["name"]) for each in now
+    ]
+    assert find(then, "DaemonSet", "reassert-node") == find(now, "DaemonSet", "reassert-node")
+    assert "wired by maxUnavailable" in text(earlier)["NOTES.txt"]
+    braked = find(objects({**earlier, "policy": {"audit": True}}), "DaemonSet", "reassert-node")
+    assert {"name": "CHECK", "value": ""} in braked["spec"]["template"]["spec"]["containers"][0]["env"]
+
+
 def test_pools_are_releases() -> None:
     """Two releases in one namespace, for two pools of nodes: no object is in both."""
     both = [{(each["kind"], each["metadata"]["name"]) for each in objects(name=name)} for name in ("gpu", "cpu")]

@@ -61,7 +61,7 @@ policy. The argument is (list . TEXT). */}}
 {{- fail (printf "the policy must exclude namespace %s (spec.exclude.namespaces), or the policy could refuse the pods that repair a node; kube-system is the best namespace" .Release.Namespace) }}
 {{- end }}
 {{- end }}
-{{- $signed := .Values.trust.clusterTrustBundle }}
+{{- $signed := (.Values.trust | default dict).clusterTrustBundle | default dict }}
 {{- if and $signed.name $signed.signerName }}
 {{- fail "trust.clusterTrustBundle: set name or signerName, not both" }}
 {{- end }}
@@ -78,13 +78,13 @@ policy. The argument is (list . TEXT). */}}
 
 {{- /* Whether the node pods get CA bundles. */}}
 {{- define "reassert.trusts" -}}
-{{- $signed := .Values.trust.clusterTrustBundle }}
-{{- if or .Values.trust.configMap $signed.name $signed.signerName }}true{{ end }}
+{{- $signed := (.Values.trust | default dict).clusterTrustBundle | default dict }}
+{{- if or (.Values.trust | default dict).configMap $signed.name $signed.signerName }}true{{ end }}
 {{- end }}
 
 {{- /* Whether the node pods talk to the API server. */}}
 {{- define "reassert.reports" -}}
-{{- if or .Values.node.startupTaint .Values.node.condition .Values.fleet.enabled }}true{{ end }}
+{{- if or .Values.node.startupTaint .Values.node.condition (.Values.fleet | default dict).enabled }}true{{ end }}
 {{- end }}
 
 {{- /* Whether a ValidatingAdmissionPolicy limits their token to their own node. */}}
