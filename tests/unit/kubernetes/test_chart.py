@@ -126,24 +126,59 @@ def test_each_policy_has_a_configmap_of_its_own() -> None:
     assert name("") != name(text + "#")
 
 
-def test_audit_is_for_every_rule_and_changes_nothing_else() -> None:
-    text = """\
+BRAKED = """\
 apiVersion: reassert/v1
 kind: NodePolicy
 metadata: {name: a}
-spec:
+# mode: Enforce
+spec:%s
   exclude: {namespaces: [kube-system]}
   rules:
-  - {name: one, mode: Enforce, env: [{name: A, value: "1"}, {name: B, value: 'yes'}]}
-  - {name: two, mounts: [{hostPath: /etc/ssl, mountPath: /etc/ssl, readOnly: true}]}
+  - {name: one, mode: Enforce, env: [{name: A, value: on}, {name: B, value: yes}, {name: C, value: no}]}
+  - name: two
+    "mode":   'Enforce' # still
+    env: [{name: D, value: y}, {name: E, value: off}, {name: F, value: ON}, {name: G, value: "0o17"}]
+  - {name: three, mounts: [{hostPath: /etc/ssl, mountPath: /etc/ssl, readOnly: true}]}
 """
+
+
+@pytest.mark.parametrize(
+    ("spec", "then"),
+    [
+        ("\n  mode: Enforce", "\n  mode: Audit"),
+        (" # of all\n\n  # first\n  mode: Audit", " # of all\n\n  # first\n  mode: Audit"),
+        ("", "\n  mode: Audit"),
+        (" # of all\n\n  # first", " # of all\n\n  # first\n  mode: Audit"),
+    ],
+)
+def test_audit_is_for_every_rule_and_changes_nothing_else(spec: str, then: str) -> None:
+    """Not even what Helm, which reads YAML 1.1, takes for something else: reassert would refuse the brake."""
+    text = BRAKED % spec
     audited = of_nodes(objects({"policy": {"text": text, "audit": True}}))["data"]["policy.yaml"]
-    (found,), (wanted,) = load(audited), load(text)
+    assert audited.split() == (BRAKED % then).replace("Enforce", "Audit").split()
+    lines = compile_bytes("policy.yaml", text.encode())
+    assert lines.policy().mode != "Audit" or "Audit" in spec
+    policy = compile_bytes("policy.yaml", audited.encode()).policy()
+    assert policy.mode == "Audit"
+    assert {rule["mode"] for rule in load(audited)[0]["spec"]["rules"] if "mode" in rule} == {"Audit"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """{"kind":"NodePolicy","spec":{"mode":"Enforce","exclude":{"namespaces":["kube-system"]},"rules":[]}}""",
+        "kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: [{name: a, mode: Enforce}]}\n",
+        'kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: [{name: "a, mode: Enforce"}]}\n',
+        "kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: [{name: a, mode: !!str Enforce}]}\n",
+    ],
+)
+def test_audit_is_for_a_policy_however_it_is_written(text: str) -> None:
+    (found,) = load(of_nodes(objects({"policy": {"text": text, "audit": True}}))["data"]["policy.yaml"])
+    (wanted,) = load(text)
     wanted["spec"]["mode"] = "Audit"
     for rule in wanted["spec"]["rules"]:
-        rule["mode"] = "Audit"
+        rule.update({"mode": "Audit"} if "mode" in rule else {})
     assert found == wanted
-    assert compile_bytes("policy.yaml", audited.encode()).policy().mode == "Audit"
 
 
 def test_nodes_may_keep_their_own_policy() -> None:

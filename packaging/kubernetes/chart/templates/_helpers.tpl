@@ -25,13 +25,21 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{- /* Helm reads YAML 1.1 and reassert YAML 1.2: `value: on` would come out of toYaml as `true`, which reassert refuses.
+So policy.audit changes the text. toYaml makes the policy only if that did not give what was to be, as of a string that
+has words like a mode. A rule without a mode has the policy's. */}}
 {{- define "reassert.policy" -}}
 {{- $text := .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
 {{- if .Values.policy.audit }}
-{{- $policy := fromYaml $text }}
-{{- $_ := set $policy.spec "mode" "Audit" }}
-{{- range $policy.spec.rules }}{{ $_ := set . "mode" "Audit" }}{{ end }}
-{{- toYaml $policy }}
+{{- $wanted := fromYaml $text }}
+{{- $audited := regexReplaceAll `(?m)((?:^|[\s{,])["']?mode["']?[ \t]*:[ \t]*["']?)Enforce\b` $text "${1}Audit" }}
+{{- if not (hasKey $wanted.spec "mode") }}
+{{- $audited = regexReplaceAll `(?m)^(["']?spec["']?:[ \t]*\{)` $audited "${1}mode: Audit, " }}
+{{- $audited = regexReplaceAll `(?m)^(spec:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*)( +)` $audited "${1}${2}mode: Audit\n${2}" }}
+{{- end }}
+{{- $_ := set $wanted.spec "mode" "Audit" }}
+{{- range $wanted.spec.rules }}{{ if hasKey . "mode" }}{{ $_ := set . "mode" "Audit" }}{{ end }}{{ end }}
+{{- deepEqual $wanted (fromYaml $audited) | ternary $audited (toYaml $wanted) }}
 {{- else }}{{ $text }}{{ end }}
 {{- end }}
 
