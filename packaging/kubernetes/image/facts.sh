@@ -46,16 +46,8 @@ now=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 read -r reason said < "$WORK/state" || :
 status=$(reassert node status --output=json | jq -c 'select(.engines) | {version, policy, problems, remarks, engines}') || status=
 audit=$(reassert audit --output=json | jq -c '.counts // empty') || audit=
-# Each container once: NRI and the hook behind it write an event each. There is an `end` only if the log was read to its
-# end: `broken` is not JSON.
-day=$({ { node timeout "$LIMIT" "$installed" events --since=24h --output=json 2> "$WORK/facts.log" || echo broken; } | jq -r '
-  def is_overridden: .event == "container.edited" and .mode != "Audit"
-    and any(.edits[]?; .mode != "Audit" and (.before // [] | length) > 0);
-  select(.probe != true)
-  | if .event == "container.denied" then "refused \(.id | @json)"
-    elif is_overridden then "overridden \(.id | @json)" else empty end' && echo end; } |
-  sort -u | awk '{ count[$1]++ }
-    END { if (count["end"]) printf "{\"refusals\": %d, \"overrides\": %d}", count["refused"], count["overridden"] }') || day=
+day=$(reassert report --since=24h --output=json | jq -c 'select(.workloads) | [.workloads[].outcomes]
+  | {refusals: (map(.refused) | add // 0), overrides: (map(.overridden) | add // 0)}') || day=
 verify=$(node cat "$state/last-verify.json" 2> "$WORK/facts.log" | jq -c .) || verify=
 stores=$({ node sh -c '[ -d "$1" ] || exit 0
     cd "$1"

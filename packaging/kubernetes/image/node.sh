@@ -110,6 +110,7 @@ copy_bundle() {
     return 1
   fi
   built=0
+  rm -f "$work/built" # a build that fails is tried again, although the node has this bundle
   # The path unit would build this too, and refuse to leave out certificates that the store has.
   node systemctl --quiet stop "reassert-trust$at.path" 2>/dev/null || :
   build_bundle > "$work/said" 2>&1 || built=$?
@@ -143,12 +144,23 @@ put_trust_units() {
   node systemctl daemon-reload && node systemctl --quiet enable --now "reassert-trust$at.path" "reassert-trust$at.service"
 }
 
+# Of every store, since trust.store may have changed. Units in /etc that run another program are an administrator's.
 remove_trust() {
-  node test -e "$cas" || return 0
-  node systemctl --quiet disable --now "reassert-trust$at.path" "reassert-trust$at.service" || :
-  node rm -f "$cas" "/etc/systemd/system/reassert-trust${at:+@}.path" "/etc/systemd/system/reassert-trust${at:+@}.service"
-  node rmdir "${cas%/*}" 2>/dev/null || : # the store stays: running containers have it mounted
-  node systemctl daemon-reload
+  node sh -ec 'cd /etc/systemd/system
+    for stem in reassert-trust. reassert-trust@; do
+      name=${stem%.}
+      grep -q -s -F "$1" "$name.service" || continue
+      for unit in *.wants/"$stem"*; do
+        [ ! -h "$unit" ] || systemctl --quiet disable --now "${unit##*/}" || :
+      done
+      rm -f "$name.path" "$name.service"
+    done
+    systemctl daemon-reload
+    for each in /etc/reassert/trust.d/*/kubernetes.pem /etc/reassert/trust.d/kubernetes.pem; do
+      [ -e "$each" ] || continue
+      rm "$each"
+      rmdir "${each%/*}" 2> /dev/null || :
+    done' sh "$installed" # the store stays: running containers have it mounted
 }
 
 # Report a failure and wait. There is no retry in a pod: it would restart the engine again and fail again.

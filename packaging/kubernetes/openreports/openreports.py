@@ -32,6 +32,9 @@ ROUND = 300
 GONE = 410
 """The status of a watch that is too old to go on."""
 
+REFUSALS = (400, 409, 413, 422)
+"""What the API server answers to one report that it does not take. Anything else is about all of them."""
+
 Status = dict[str, Any]
 Result = dict[str, Any]
 
@@ -164,7 +167,11 @@ class Reporter:
             of = written.get("results", [])
             about = {"metadata": {"name": name, "ownerReferences": metadata.get("ownerReferences", [])}}
             found = [{key: value for key, value in one.items() if key != "timestamp"} for one in of]
-            self.known[name] = Known(about, "", found, {one["rule"]: one["timestamp"]["seconds"] for one in of})
+            times = {one["rule"]: one.get("timestamp", {}).get("seconds") for one in of}
+            if None in times.values():  # another program changed it: it is written again
+                self.known[name] = Known({}, "")
+            else:
+                self.known[name] = Known(about, "", found, times)
         return name
 
     def see(self, node: Status, now: float) -> None:
@@ -179,7 +186,7 @@ class Reporter:
     def age(self, now: float) -> None:
         """Report the nodes whose last look has become too old."""
         for known in self.known.values():
-            if now - seconds(known.looked) > STALE:
+            if known.node and now - seconds(known.looked) > STALE:
                 self._write(known, known.node, results({"lookedAt": known.looked}, now), now)
 
     def _write(self, known: Known, about: Status, found: list[Result], now: float) -> None:
@@ -187,14 +194,20 @@ class Reporter:
             return
         times = {one["rule"]: known.times[one["rule"]] if one in known.found else int(now) for one in found}
         body = report(about, found, times)
-        self.api.patch_cluster_custom_object(
-            *REPORTS,
-            body["metadata"]["name"],
-            body,
-            field_manager=MANAGER,
-            force=True,
-            _content_type="application/apply-patch+yaml",
-        )
+        try:
+            self.api.patch_cluster_custom_object(
+                *REPORTS,
+                body["metadata"]["name"],
+                body,
+                field_manager=MANAGER,
+                force=True,
+                _content_type="application/apply-patch+yaml",
+            )
+        except Exception as error:  # of the client, which is imported where the program runs only
+            if getattr(error, "status", None) not in REFUSALS:
+                raise
+            log(error, node=about["metadata"]["name"])  # the next round tries this one again, and the others go on
+            return
         known.node, known.found, known.times = about, found, times
 
     def forget(self, name: str) -> None:
@@ -243,6 +256,11 @@ def round_of(reporter: Reporter, api: Any, watch: Any) -> None:
             reporter.see(event["object"], time.time())
 
 
+def log(error: Exception, **about: str) -> None:
+    """Write an error as a line of JSON to standard error."""
+    print(json.dumps({**about, "error": str(error)[:1000]}), file=sys.stderr, flush=True)
+
+
 def main() -> int:
     """Run until SIGTERM."""
     from kubernetes import client, config, watch  # in its own image only
@@ -260,7 +278,7 @@ def main() -> int:
             round_of(reporter, api, watch.Watch())
         except (client.ApiException, HTTPError, OSError) as error:
             if getattr(error, "status", None) != GONE:
-                print(json.dumps({"error": str(error)[:1000]}), file=sys.stderr, flush=True)
+                log(error)
                 time.sleep(15)
 
 

@@ -126,24 +126,59 @@ def test_each_policy_has_a_configmap_of_its_own() -> None:
     assert name("") != name(text + "#")
 
 
-def test_audit_is_for_every_rule_and_changes_nothing_else() -> None:
-    text = """\
+BRAKED = """\
 apiVersion: reassert/v1
 kind: NodePolicy
 metadata: {name: a}
-spec:
+# mode: Enforce
+spec:%s
   exclude: {namespaces: [kube-system]}
   rules:
-  - {name: one, mode: Enforce, env: [{name: A, value: "1"}, {name: B, value: 'yes'}]}
-  - {name: two, mounts: [{hostPath: /etc/ssl, mountPath: /etc/ssl, readOnly: true}]}
+  - {name: one, mode: Enforce, env: [{name: A, value: on}, {name: B, value: yes}, {name: C, value: no}]}
+  - name: two
+    "mode":   'Enforce' # still
+    env: [{name: D, value: y}, {name: E, value: off}, {name: F, value: ON}, {name: G, value: "0o17"}]
+  - {name: three, mounts: [{hostPath: /etc/ssl, mountPath: /etc/ssl, readOnly: true}]}
 """
+
+
+@pytest.mark.parametrize(
+    ("spec", "then"),
+    [
+        ("\n  mode: Enforce", "\n  mode: Audit"),
+        (" # of all\n\n  # first\n  mode: Audit", " # of all\n\n  # first\n  mode: Audit"),
+        ("", "\n  mode: Audit"),
+        (" # of all\n\n  # first", " # of all\n\n  # first\n  mode: Audit"),
+    ],
+)
+def test_audit_is_for_every_rule_and_changes_nothing_else(spec: str, then: str) -> None:
+    """Not even what Helm, which reads YAML 1.1, takes for something else: reassert would refuse the brake."""
+    text = BRAKED % spec
     audited = of_nodes(objects({"policy": {"text": text, "audit": True}}))["data"]["policy.yaml"]
-    (found,), (wanted,) = load(audited), load(text)
+    assert audited.split() == (BRAKED % then).replace("Enforce", "Audit").split()
+    lines = compile_bytes("policy.yaml", text.encode())
+    assert lines.policy().mode != "Audit" or "Audit" in spec
+    policy = compile_bytes("policy.yaml", audited.encode()).policy()
+    assert policy.mode == "Audit"
+    assert {rule["mode"] for rule in load(audited)[0]["spec"]["rules"] if "mode" in rule} == {"Audit"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """{"kind":"NodePolicy","spec":{"mode":"Enforce","exclude":{"namespaces":["kube-system"]},"rules":[]}}""",
+        "kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: [{name: a, mode: Enforce}]}\n",
+        'kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: [{name: "a, mode: Enforce"}]}\n',
+        "kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: [{name: a, mode: !!str Enforce}]}\n",
+    ],
+)
+def test_audit_is_for_a_policy_however_it_is_written(text: str) -> None:
+    (found,) = load(of_nodes(objects({"policy": {"text": text, "audit": True}}))["data"]["policy.yaml"])
+    (wanted,) = load(text)
     wanted["spec"]["mode"] = "Audit"
     for rule in wanted["spec"]["rules"]:
-        rule["mode"] = "Audit"
+        rule.update({"mode": "Audit"} if "mode" in rule else {})
     assert found == wanted
-    assert compile_bytes("policy.yaml", audited.encode()).policy().mode == "Audit"
 
 
 def test_nodes_may_keep_their_own_policy() -> None:
@@ -288,8 +323,12 @@ def hooks_of(found: list[Object], moment: str) -> list[Object]:
 def test_the_removal_may_touch_one_object_and_is_there_only_while_helm_deletes() -> None:
     hooks = hooks_of(objects(EVERYTHING), "pre-delete")
     assert {each["kind"] for each in hooks} == {"ServiceAccount", "Role", "RoleBinding", "Job"}
-    (rule,) = find(hooks, "Role")["rules"]
-    assert (rule["resources"], rule["resourceNames"]) == (["daemonsets"], ["reassert-node"])
+    rules = [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in find(hooks, "Role")["rules"]]
+    assert rules == [
+        (["daemonsets"], ["reassert-node"], ["get", "list", "watch", "patch"]),
+        (["jobs"], ["reassert-first-install"], ["get", "list", "watch", "delete"]),
+    ]
+    assert find(objects(), "Job", "reassert-first-install")  # the name of what it deletes
 
 
 def test_helm_test_may_look_at_one_object() -> None:
@@ -313,6 +352,30 @@ def test_a_policy_is_checked_before_anything_changes(tmp_path: Path) -> None:
     assert int(weights["ConfigMap"]) < int(weights["Job"])
     assert not hooks_of(objects({"policy": {"check": False}}), "pre-install,pre-upgrade")
     assert not hooks_of(objects({"policy": {"manage": False}}), "pre-install,pre-upgrade")
+
+
+LATER_IN_A_PART = (
+    ("policy", "audit"),
+    ("nri", "gvisor"),
+    *(("node", name) for name in ("firstInstall", "firstInstallSeconds", "tokenPolicy")),
+)
+
+
+@pytest.mark.parametrize("nri", [False, True])
+def test_values_of_an_earlier_release_do(nri: bool) -> None:
+    """`helm upgrade --reuse-values` has no value that came later; of Helm's library null makes the same of one."""
+    earlier: Object = {"fleet": None, "trust": None, "agent": None}
+    for part, name in LATER_IN_A_PART:
+        earlier.setdefault(part, {})[name] = None
+    earlier["nri"]["enabled"] = nri
+    now, then = objects({"nri": {"enabled": nri}}), objects(earlier)
+    assert [(each["kind"], each["metadata"]["name"]) for each in then] == [
+        (each["kind"], each["metadata"]["name"]) for each in now
+    ]
+    assert find(then, "DaemonSet", "reassert-node") == find(now, "DaemonSet", "reassert-node")
+    assert "wired by maxUnavailable" in text(earlier)["NOTES.txt"]
+    braked = find(objects({**earlier, "policy": {"audit": True}}), "DaemonSet", "reassert-node")
+    assert {"name": "CHECK", "value": ""} in braked["spec"]["template"]["spec"]["containers"][0]["env"]
 
 
 def test_pools_are_releases() -> None:
@@ -346,7 +409,9 @@ def removal(tmp_path: Path, daemon: str, fails: str = "", **node: object) -> lis
 
 
 def test_the_removal_asks_and_waits(tmp_path: Path) -> None:
+    """It first ends the Job of an install that Helm has given up on, which sets STATE too."""
     assert removal(tmp_path, "daemonset.apps/reassert-node")[1:] == [
+        "delete job/reassert-first-install --ignore-not-found --cascade=foreground --timeout=60s",
         "set env daemonset/reassert-node --containers=node STATE=absent",
         "rollout status daemonset/reassert-node",
     ]
@@ -361,7 +426,7 @@ def test_a_release_that_the_policy_check_stopped_can_be_removed(tmp_path: Path) 
 def test_nodes_that_are_changed_by_hand_are_removed_all_the_same(tmp_path: Path) -> None:
     """kubectl knows no roll-out of an OnDelete DaemonSet, so the removal makes it one of RollingUpdate first."""
     strategy = {"type": "OnDelete"}
-    _, patch, ask, _ = removal(tmp_path, "daemonset.apps/reassert-node", updateStrategy=strategy)
+    _, _, patch, ask, _ = removal(tmp_path, "daemonset.apps/reassert-node", updateStrategy=strategy)
     assert json.loads(patch.partition("--patch=")[2]) == {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}
     assert "STATE=absent" in ask
     assert not hooks_of(objects({"node": {"updateStrategy": strategy}}), "test")
@@ -449,11 +514,14 @@ FEW_AT_FIRST = """\
 #!/bin/sh
 printf '%s\\n' "$*" >> "$CALLS"
 case $* in
-*env*name*) echo "$STATE" ;;
 *" get "*)
-  echo round >> "$CALLS.rounds"
-  [ "$(wc -l < "$CALLS.rounds")" -gt 1 ] && echo "2 2 $ENOUGH" || echo "2 2 $FEW"
+  round=$(grep -c " get " "$CALLS")
+  [ "$round" -gt "${DOWN:-0}" ] || exit 1
+  [ "$round" -lt 3 ] || STATE=$LATER
+  [ "$round" -gt 1 ] && FEW=$ENOUGH
+  echo "state=$STATE 7 2 2 $FEW"
   ;;
+*" patch "*) [ "$(grep -c " patch " "$CALLS")" -gt "${CONFLICTS:-0}" ] ;;
 esac
 """
 
@@ -463,11 +531,34 @@ esac
 )
 def test_a_first_roll_out_begins_when_the_pods_run(tmp_path: Path, few: str, enough: str) -> None:
     """The controller replaces at once what is not available, as many as that are."""
-    assert started(tmp_path, few, enough)[-1].endswith(
-        "set env daemonset/reassert-node --containers=node STATE=present"
-    )
-    rounds = (tmp_path / "calls.rounds").read_text().splitlines()
-    assert len(rounds) == (2 if few != enough else 1)
+    *looks, patch = started(tmp_path, few, enough)
+    assert len(looks) == (2 if few != enough else 1)
+    assert patch.startswith(f"--namespace={NAMESPACE} patch daemonset/reassert-node")
+    asked = json.loads(patch.partition("--patch=")[2])
+    assert asked["metadata"] == {"resourceVersion": "7"}  # of the look, so a change since refuses it
+    (container,) = asked["spec"]["template"]["spec"]["containers"]
+    assert container == {"name": "node", "env": [{"name": "STATE", "value": "present"}]}
+
+
+def test_a_node_that_is_down_delays_the_first_roll_out(tmp_path: Path) -> None:
+    """Of three nodes two are 19 of 20 never; so that nothing changes any more counts, if most pods run."""
+    assert len(started(tmp_path / "one", "3 1", "3 2")) == 1 + 61 + 1
+    assert len(started(tmp_path / "two", "3", "3 1", ended=True)) == 75
+
+
+def test_a_first_roll_out_does_not_begin_on_an_answer_that_failed(tmp_path: Path) -> None:
+    assert [call.split()[1] for call in started(tmp_path, "3", "3 3", DOWN="4")] == ["get"] * 5 + ["patch"]
+
+
+def test_the_first_roll_out_leaves_a_state_that_was_set_meanwhile(tmp_path: Path) -> None:
+    """As the removal does while the Job of an install that Helm has given up on still waits."""
+    for later in ("absent", "present"):
+        calls = started(tmp_path / later, "3", "3 1", later=later)
+        assert [call.split()[1] for call in calls] == ["get"] * 3
+    calls = started(tmp_path / "conflict", "3", "3 3", later="absent", CONFLICTS="1")
+    assert [call.split()[1] for call in calls] == ["get", "get", "patch", "get"]
+    calls = started(tmp_path / "by-hand", "3", "3 3", state="absent", later="absent")  # before an upgrade
+    assert [call.split()[1] for call in calls] == ["get", "get", "patch"]
 
 
 def test_an_upgrade_begins_no_first_roll_out(tmp_path: Path) -> None:
@@ -475,15 +566,32 @@ def test_an_upgrade_begins_no_first_roll_out(tmp_path: Path) -> None:
     assert " get " in call
 
 
-def started(tmp_path: Path, few: str, enough: str, state: str = "") -> list[str]:
-    """The calls of kubectl by the Job after an install. `few`, `enough`: desired and available pods, first and then."""
-    for name, script in {"kubectl": FEW_AT_FIRST, "sleep": "#!/bin/sh\n"}.items():
+def test_the_first_roll_out_waits_no_longer_than_helm() -> None:
+    """Helm's default for --timeout is five minutes."""
+    for node, seconds in (({}, 300), ({"firstInstallSeconds": 1800}, 1800)):
+        job = find(objects({"node": node}), "Job", "reassert-first-install")
+        assert job["spec"]["activeDeadlineSeconds"] == seconds
+
+
+def started(
+    tmp_path: Path, few: str, enough: str, state: str = "", later: str = "", ended: bool = False, **fails: str
+) -> list[str]:
+    """The calls of kubectl by the Job after an install.
+
+    `few`, `enough`: desired and available pods, first and then; `later`: the state at the third look; `ended`: the
+    Job is ended after 75 looks.
+    """
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "calls").unlink(missing_ok=True)
+    sleep = '#!/bin/sh\n[ "$(grep -c " get " "$CALLS")" -lt 75 ] || kill $PPID\n'
+    for name, script in {"kubectl": FEW_AT_FIRST, "sleep": sleep}.items():
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
     (container,) = find(objects(), "Job", "reassert-first-install")["spec"]["template"]["spec"]["containers"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
-    environment |= {"STATE": state, "FEW": few, "ENOUGH": enough}
-    subprocess.run([*container["command"], *container["args"]], env=environment, timeout=60, check=True)
+    environment |= {"STATE": state, "LATER": later, "FEW": few, "ENOUGH": enough, **fails}
+    done = subprocess.run([*container["command"], *container["args"]], env=environment, timeout=60)
+    assert (done.returncode != 0) is ended
     return (tmp_path / "calls").read_text().splitlines()
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from e2e.support import need
 
+from hook.ops.events.summary import summarise
 from unit.kubernetes.chart import KUBERNETES, load
 
 SCRIPT = KUBERNETES / "image" / "facts.sh"
@@ -27,7 +28,7 @@ cd {where}
 case $* in
 "node status --output=json") cat status.json; exit 4 ;;
 "audit --output=json") cat audit.json; exit 1 ;;
-"events --since=24h --output=json") cat events.jsonl || exit 2 ;;
+"report --since=24h --output=json") cat report.json ;;
 esac
 """
 STATUS: dict[str, Any] = {
@@ -82,7 +83,7 @@ class Node:
             (where / name).chmod(0o755)
         self.write("status.json", STATUS)
         self.write("audit.json", {"counts": COUNTS, "containers": []})
-        (where / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+        self.write("report.json", summarise(EVENTS).as_json())
         (where / "policy.yaml").write_text(POLICY)
 
     def write(self, name: str, content: object) -> None:
@@ -195,7 +196,7 @@ def test_the_definition_has_every_fact(node: Node) -> None:
 
 def test_what_cannot_be_looked_at_is_absent(node: Node) -> None:
     """As on a node whose program does not answer: nothing is 0, green or empty."""
-    for broken in ("status.json", "audit.json", "events.jsonl"):
+    for broken in ("status.json", "audit.json", "report.json"):
         (node.where / broken).write_text('{"half')
     found = node.look(POLICY="/nowhere/policy.yaml")
     assert found.keys() - {"policy"} == {"lookedAt", "state", "message", "kernel", "trustStores"}
@@ -203,8 +204,11 @@ def test_what_cannot_be_looked_at_is_absent(node: Node) -> None:
     assert found.get("policy", {}).keys() <= {"wanted"}  # of this machine's file, if it has one
 
 
-def test_a_log_that_was_not_read_to_its_end_gives_no_number(node: Node) -> None:
+def test_a_quiet_day_is_a_number_and_a_report_that_failed_is_none(node: Node) -> None:
+    node.write("report.json", summarise([]).as_json())
+    assert node.look()["lastDay"] == {"refusals": 0, "overrides": 0}
     (node.where / "opt/reassert/reassert").write_text('#!/bin/sh\necho "{}"\nexit 1\n')
+    os.utime(node.where / "work/facts.signs", (0, 0))
     assert "lastDay" not in node.look()
 
 

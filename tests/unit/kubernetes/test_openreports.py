@@ -81,10 +81,15 @@ class Api:
 
     def __init__(self) -> None:
         self.written: list[Any] = []
+        self.refused = 0
 
     def patch_cluster_custom_object(self, *about: Any, **options: object) -> None:
         """See kubernetes.client.CustomObjectsApi."""
         assert options["_content_type"] == "application/apply-patch+yaml"
+        if self.refused:
+            error = RuntimeError("refused")
+            error.status = self.refused  # type: ignore[attr-defined]
+            raise error
         self.written.append(about[-1])
 
 
@@ -113,6 +118,32 @@ def test_a_report_is_written_when_a_result_changes() -> None:
     assert again.learn(second) == "n1"
     again.see(node({**GOOD, "state": "NotReady"}), NOW + 200)
     assert len(api.written) == 3
+
+
+def test_a_report_that_is_refused_does_not_stop_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is tried again at the next sight of the node; what every report would meet ends the round."""
+    api = Api()
+    reporter = OPENREPORTS.Reporter(api)
+    api.refused = 422
+    reporter.see(node(GOOD), NOW)
+    assert capsys.readouterr().err == '{"node": "n1", "error": "refused"}\n'
+    reporter.age(NOW + 9000)
+    api.refused = 403
+    with pytest.raises(RuntimeError):
+        reporter.see(node(GOOD), NOW)
+    api.refused = 0
+    reporter.see(node(GOOD), NOW)
+    assert len(api.written) == 1
+
+
+def test_a_report_without_a_time_is_written_again() -> None:
+    api = Api()
+    OPENREPORTS.Reporter(api).see(node(GOOD), NOW)
+    del api.written[0]["results"][3]["timestamp"]
+    again = OPENREPORTS.Reporter(api)
+    assert again.learn(api.written[0]) == "n1"
+    again.see(node(GOOD), NOW + 60)
+    assert {one["timestamp"]["seconds"] for one in api.written[1]["results"]} == {NOW + 60}
 
 
 def test_its_requirements_are_pinned_and_name_no_index() -> None:

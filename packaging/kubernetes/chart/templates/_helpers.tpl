@@ -25,13 +25,21 @@ app.kubernetes.io/component: {{ index . 1 }}
 {{- else }}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
+{{- /* Helm reads YAML 1.1 and reassert YAML 1.2: `value: on` would come out of toYaml as `true`, which reassert refuses.
+So policy.audit changes the text. toYaml makes the policy only if that did not give what was to be, as of a string that
+has words like a mode. A rule without a mode has the policy's. */}}
 {{- define "reassert.policy" -}}
 {{- $text := .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
 {{- if .Values.policy.audit }}
-{{- $policy := fromYaml $text }}
-{{- $_ := set $policy.spec "mode" "Audit" }}
-{{- range $policy.spec.rules }}{{ $_ := set . "mode" "Audit" }}{{ end }}
-{{- toYaml $policy }}
+{{- $wanted := fromYaml $text }}
+{{- $audited := regexReplaceAll `(?m)((?:^|[\s{,])["']?mode["']?[ \t]*:[ \t]*["']?)Enforce\b` $text "${1}Audit" }}
+{{- if not (hasKey $wanted.spec "mode") }}
+{{- $audited = regexReplaceAll `(?m)^(["']?spec["']?:[ \t]*\{)` $audited "${1}mode: Audit, " }}
+{{- $audited = regexReplaceAll `(?m)^(spec:[ \t]*(?:#.*)?\n(?:[ \t]*(?:#.*)?\n)*)( +)` $audited "${1}${2}mode: Audit\n${2}" }}
+{{- end }}
+{{- $_ := set $wanted.spec "mode" "Audit" }}
+{{- range $wanted.spec.rules }}{{ if hasKey . "mode" }}{{ $_ := set . "mode" "Audit" }}{{ end }}{{ end }}
+{{- deepEqual $wanted (fromYaml $audited) | ternary $audited (toYaml $wanted) }}
 {{- else }}{{ $text }}{{ end }}
 {{- end }}
 
@@ -61,7 +69,7 @@ policy. The argument is (list . TEXT). */}}
 {{- fail (printf "the policy must exclude namespace %s (spec.exclude.namespaces), or the policy could refuse the pods that repair a node; kube-system is the best namespace" .Release.Namespace) }}
 {{- end }}
 {{- end }}
-{{- $signed := .Values.trust.clusterTrustBundle }}
+{{- $signed := (.Values.trust | default dict).clusterTrustBundle | default dict }}
 {{- if and $signed.name $signed.signerName }}
 {{- fail "trust.clusterTrustBundle: set name or signerName, not both" }}
 {{- end }}
@@ -78,13 +86,13 @@ policy. The argument is (list . TEXT). */}}
 
 {{- /* Whether the node pods get CA bundles. */}}
 {{- define "reassert.trusts" -}}
-{{- $signed := .Values.trust.clusterTrustBundle }}
-{{- if or .Values.trust.configMap $signed.name $signed.signerName }}true{{ end }}
+{{- $signed := (.Values.trust | default dict).clusterTrustBundle | default dict }}
+{{- if or (.Values.trust | default dict).configMap $signed.name $signed.signerName }}true{{ end }}
 {{- end }}
 
 {{- /* Whether the node pods talk to the API server. */}}
 {{- define "reassert.reports" -}}
-{{- if or .Values.node.startupTaint .Values.node.condition .Values.fleet.enabled }}true{{ end }}
+{{- if or .Values.node.startupTaint .Values.node.condition (.Values.fleet | default dict).enabled }}true{{ end }}
 {{- end }}
 
 {{- /* Whether a ValidatingAdmissionPolicy limits their token to their own node. */}}
@@ -131,7 +139,7 @@ tolerations:
 {{- end }}
 
 {{- /* A hook of Helm that changes the env STATE of the node pods: a Job, and a ServiceAccount for this one DaemonSet. The
-argument has root, component, hook, seconds and script. */}}
+argument has root, component, hook, seconds and script; job: the component of another such Job, which it may delete. */}}
 {{- define "reassert.stateHook" -}}
 {{- $root := .root }}
 {{- $name := printf "%s-%s" (include "reassert.name" $root) .component }}
@@ -157,6 +165,12 @@ rules:
   resources: [daemonsets]
   resourceNames: [{{ include "reassert.name" $root }}-node]
   verbs: [get, list, watch, patch]
+{{- with $.job }}
+- apiGroups: [batch]
+  resources: [jobs]
+  resourceNames: [{{ include "reassert.name" $root }}-{{ . }}]
+  verbs: [get, list, watch, delete]
+{{- end }}
 {{- else if eq $kind "RoleBinding" }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: {{ $name }}}
 subjects:
