@@ -98,7 +98,7 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
         said = json.loads(node.run(PACKAGED, "node", "verify", "--engine", engine, "--output=json", check=False).stdout)
         [handler] = [one for one in said["handlers"] if one["name"] == "runsc"]
         assert (handler["result"], handler["exec"]) == ("protected", "protected"), said
-        assert handler["starts"] == {"warm": "protected", "cold": "protected"}
+        assert handler["starts"] == {"warm": "not tried", "cold": "protected"}  # with reserved mounts, none is warm
     finally:
         node.run(PACKAGED, "node", "uninstall", "--engine", engine)
     assert differences(before, node.snapshot(TOPS)) == []
