@@ -254,10 +254,14 @@ class Running:
 
     def __enter__(self) -> Running:
         assert self.create() == 0, self.output()
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """The runtime's `start`, after which it can be asked to `exec`."""
         run(self.runtime, "start", self.id)
         if {"type": "user"} in self.bundle.spec["linux"]["namespaces"]:
             self._wait_for_program()
-        return self
 
     def _wait_for_program(self) -> None:
         """Until the runtime's process executes the container's: before, crun's exec may not join its user namespace.

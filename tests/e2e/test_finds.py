@@ -107,7 +107,7 @@ def test_reserved_mount_never_appears_on_the_node(
     status = container.create()
     assert mounts_on_the_node(node) == []
     if not status:
-        run(container.runtime, "start", container.id)
+        container.start()
         assert container.exec("/bin/cat", RESERVED) == "company\n"
     run(container.runtime, "delete", "--force", container.id, check=False)
     assert mounts_on_the_node(node) == []
