@@ -88,7 +88,7 @@ class Api:
         assert options["_content_type"] == "application/apply-patch+yaml"
         if self.refused:
             error = RuntimeError("refused")
-            error.status = self.refused  # type: ignore[attr-defined]
+            error.status = self.refused  # type: ignore[attr-defined]  # as ApiException has it
             raise error
         self.written.append(about[-1])
 
