@@ -15,7 +15,7 @@ from subprocess import PIPE
 import pytest
 
 from e2e.hostile_mounts import DIRECTORY
-from e2e.runtimes import NEWER, WAYS, guarded, real_runtime
+from e2e.runtimes import NEWER, WAYS, guarded, hook_entry, real_runtime
 from e2e.support import RUNTIMES, Bundle, Node, Running, run
 from e2e.test_audit import seen
 from e2e.test_finds import mounts_on_the_node
@@ -111,6 +111,19 @@ def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node
             assert read == ["volume\nmore\n", "fixed\n", "below\n"]
     finally:
         run("umount", "--lazy", str(node.ca / "below"))
+
+
+def test_directories_in_each_other_start_with_two_adapters(node: Node, bundle: Bundle, real: str) -> None:
+    """The wrapper and the hook both look: the second one finds mounts that the first one has replaced."""
+    ca(node)
+    (node.ca / "certs").mkdir(exist_ok=True)
+    (node.ca / "certs/ca.crt").write_text("below\n")
+    below = "{hostPath: CA/certs, mountPath: /etc/ssl/certs, readOnly: true}"
+    node.compile(DIRECTORY.replace("true}", f"true}}, {below}, {{hostPath: CA, mountPath: /company, readOnly: true}}"))
+    bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
+    with guarded("wrapper", real, node, administrator(bundle)) as container:
+        paths = ("/etc/ssl/ca.crt", "/etc/ssl/certs/ca.crt", "/company/certs/ca.crt")
+        assert [container.exec("/bin/cat", path) for path in paths] == ["company\n", "below\n", "below\n"]
 
 
 @pytest.mark.parametrize("second", ["/etc/ssl/./volume", "/etc/ssl/below"])

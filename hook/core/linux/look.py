@@ -397,6 +397,8 @@ class View:
             if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.own_tree}/"):
                 left_out.add(row.id)
                 continue
+            if _shows_what_it_covers(row, self.nodes_table):
+                continue
             point = mount.point + row.point[len(source) :]
             at = point.removeprefix(self.prefix)
             if not is_within(at, companions) and (point, row.device, row.root) not in there:
@@ -545,6 +547,14 @@ def tree_of(source: str, root: int = -1) -> tuple[int, str]:
         return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
     finally:
         posix.close(fd)
+
+
+def _shows_what_it_covers(row: Row, table: dict[int, Row]) -> bool:
+    """Whether a mount has the files that are below it at the same path, as hook.core.linux.idmap leaves one behind."""
+    under = table.get(row.parent)
+    if under is None or row.device != under.device:
+        return False
+    return row.root.rstrip("/") == under.root.rstrip("/") + row.point.removeprefix(under.point.rstrip("/"))
 
 
 def _cannot(error: Exception) -> str:

@@ -117,6 +117,20 @@ def test_reserved_mounts_in_each_other_are_replaced(node: Node, edit: PlaceMount
     assert [idmapped(node, at) for at in ("/etc/ssl", "/etc/ssl/sub")] == [[True], [True]]
 
 
+def test_second_look_finds_directories_that_two_mounts_come_from(node: Node, edit: PlaceMount) -> None:
+    """The replaced mounts lie on the directories that they come from, where a second adapter sees them."""
+    sub = str(node.source / "sub")
+    (node.source / "sub/ca.pem").write_text("below")
+    inner = node.edit("/etc/ssl/sub", "ro", mount={**node.edit().mount, "source": sub, "options": ["rbind", "ro"]})
+    other = node.edit("/etc/other", "ro")
+    node.mount("/etc/ssl/sub", sub)
+    node.mount("/etc/other", node.source)
+    for _ in range(2):
+        assert node.look(other, edit, inner) == []
+        assert protected(node, other, edit, inner) == []
+        assert [idmapped(node, at) for at in ("/etc/ssl", "/etc/ssl/sub", "/etc/other")] == [[True]] * 3
+
+
 def test_mount_that_another_one_hides_stays_behind(node: Node, edit: PlaceMount) -> None:
     node.mount("/etc/ssl/sub", node.share)
     node.mount("/etc/ssl/sub", node.source)
