@@ -9,19 +9,12 @@ from pathlib import Path
 import pytest
 
 from e2e.hostile_mounts import FILE, RESERVED
-from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.runtimes import guarded
 from e2e.support import Bundle, Node, Running, run
 from e2e.test_audit import seen
 
 REFUSE = FILE + "    sharedProcesses: Refuse\n"
 DETACH = f"b=/bin/busybox; $b rm /proc/$1/root{RESERVED} && $b cp /etc/passwd /proc/$1/root{RESERVED}"
-
-
-@pytest.fixture(params=[(name, adapter) for name in EACH for adapter in ("wrapper", "createRuntime")], ids="-".join)
-def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
-    """Path of a real runtime, and an adapter in front of it."""
-    name, adapter = request.param
-    return real_runtime(name, node.directory), adapter
 
 
 def pid_of(container: Running) -> int:
