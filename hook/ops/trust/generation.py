@@ -19,7 +19,6 @@ import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, takewhile
@@ -28,6 +27,8 @@ from typing import Any
 
 from hook.core.base.system import write_all
 from hook.core.policy.trust_layout import GENERATIONS, LIVE, MANIFEST
+from hook.node.change.journal import lock
+from hook.node.systemd import wait_until
 from hook.ops.trust.certificate import TrustError
 
 KEEP = 3
@@ -61,16 +62,8 @@ class Store:
         """Hold the lock that lets one build at a time change the store. Raises TrustError after LOCK_SECONDS."""
         fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        text = f"{self.directory}: another build has been running for {LOCK_SECONDS:g} s"
-                        raise TrustError(text) from None
-                    time.sleep(0.05)
+            if not wait_until(lambda: lock(fd, fcntl.LOCK_EX), LOCK_SECONDS, 0.05):
+                raise TrustError(f"{self.directory}: another build has been running for {LOCK_SECONDS:g} s")
             yield
         finally:
             os.close(fd)
