@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,11 +16,6 @@ REFUSE = FILE + "    sharedProcesses: Refuse\n"
 DETACH = f"b=/bin/busybox; $b rm /proc/$1/root{RESERVED} && $b cp /etc/passwd /proc/$1/root{RESERVED}"
 
 
-def pid_of(container: Running) -> int:
-    pid: int = json.loads(run(container.runtime, "state", container.id).stdout)["pid"]
-    return pid
-
-
 def share(bundle: Bundle, path: str) -> Bundle:
     """Let the container of a bundle join a PID namespace, as containerd writes it; "": have the node's."""
     namespaces = [entry for entry in bundle.spec["linux"]["namespaces"] if entry["type"] != "pid"]
@@ -33,7 +27,7 @@ def share(bundle: Bundle, path: str) -> Bundle:
 def sandbox(pair: tuple[str, str], directory: Path) -> Iterator[str]:
     """The PID namespace of a pod's pause container, which no rule is for."""
     with Running(pair[0], Bundle(directory / "k8s.io" / "pause")) as pause:
-        yield f"/proc/{pid_of(pause)}/ns/pid"
+        yield f"/proc/{pause.pid()}/ns/pid"
 
 
 def test_sidecar_with_shared_processes_detaches_a_reserved_file(
