@@ -105,7 +105,7 @@ def explain_pod(
         status = max(status, len(found) > 1)
     if output == "json":
         entries = [
-            {**as_json(decided, case.container, file, case.audited_rules), "adapters": names, "outcome": outcome}
+            {**as_json(decided, case.container, file, case.audited_rules, outcome), "adapters": names}
             for names, decided, case, outcome in shown
         ]
         print(json.dumps(entries, indent=2))
@@ -138,7 +138,7 @@ def explain(
     if gvisor and decided.mounts and not decided.excluded:
         outcome += IN_SENTRY
     if output == "json":
-        print(json.dumps({**as_json(decided, container, config, case.audited_rules), "outcome": outcome}, indent=2))
+        print(json.dumps(as_json(decided, container, config, case.audited_rules, outcome), indent=2))
     elif output == "diff":
         sys.stdout.write(_diff(decided, spec, config))
     else:
@@ -172,7 +172,9 @@ def policy_of(policy_file: str | None, store_directory: str) -> Policy:
     return compiled.policy()
 
 
-def as_json(decided: Plan, container: Container, config: str, audited: AuditedRules | None = None) -> dict[str, Any]:
+def as_json(
+    decided: Plan, container: Container, config: str, audited: AuditedRules | None, outcome: str
+) -> dict[str, Any]:
     """The decision as data."""
     identity = container.identity
     return {
@@ -211,7 +213,7 @@ def as_json(decided: Plan, container: Container, config: str, audited: AuditedRu
         "inexactClaims": container.facts.inexact_claims or None,
         **_described(decided),
         "tried": _described(audited) if audited is not None else None,
-        "outcome": _outcome(decided, container),
+        "outcome": outcome,
     }
 
 
@@ -255,13 +257,16 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     return f"its config.json is not what the policy wants: a new container would be {would}. See `reassert audit`"
 
 
-def as_table(decided: Plan, container: Container, config: str, audited: AuditedRules | None, outcome: str = "") -> str:
-    """The decision as text. `outcome`: the result, where it is not that of a start."""
+def as_table(decided: Plan, container: Container, config: str, audited: AuditedRules | None, outcome: str) -> str:
+    """The decision as text."""
     parts = [*_identity(container.identity, config), _line("policy", f"{decided.policy.path} ({decided.policy.mode})")]
     if decided.policy.warning:
         parts.append(_line("WARNING", decided.policy.warning))
     if decided.matches:
-        rows = [[match.rule.name, _applies(match), _why(match)] for match in decided.matches]
+        rows = [
+            [match.rule.name, "tried" if match.is_audited else "yes" if match.applies else "no", _why(match)]
+            for match in decided.matches
+        ]
         parts += ["", table(rows, ["RULE", "APPLIES", "WHY"])]
     for claim in container.facts.claims:
         parts += ["", _line("claimed", f"{claim}: {' '.join(claim.cdi)}")]
@@ -275,17 +280,13 @@ def as_table(decided: Plan, container: Container, config: str, audited: AuditedR
     for label, reasons in (("denied", decided.denials), ("error", decided.errors)):
         for reason in reasons:
             parts += ["", _line(label, str(reason))]
-    parts += ["", _line("result", outcome or _outcome(decided, container))]
+    parts += ["", _line("result", outcome)]
     if audited:
         parts += ["", "the rules in Audit mode would do, if they were enforced:"]
         if audited.edits:
             parts.append(_edits(audited.edits))
         parts += [_line("refuse", str(reason)) for reason in [*audited.denials, *audited.errors]]
     return "\n".join(parts)
-
-
-def _applies(match: Match) -> str:
-    return "tried" if match.is_audited else "yes" if match.applies else "no"
 
 
 def _line(label: str, text: str) -> str:

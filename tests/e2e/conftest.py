@@ -99,6 +99,13 @@ def way(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
     return real_runtime(name, node.directory), adapter
 
 
+@pytest.fixture(params=[(name, adapter) for name in EACH for adapter in ("wrapper", "createRuntime")], ids="-".join)
+def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
+    """Path of a real runtime, and an adapter that sees what a container reaches: the wrapper, or the hook."""
+    name, adapter = request.param
+    return real_runtime(name, node.directory), adapter
+
+
 @pytest.fixture
 def runtime(node: Node, real: str) -> str:
     """Path of a `reassert-runc` in front of each real runtime in turn."""

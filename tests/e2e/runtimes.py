@@ -29,8 +29,8 @@ WAYS = [(name, "wrapper") for name in EACH] + [
 def usual(items: list[Any]) -> list[Any]:
     """The tests without the combinations of a case with a runtime that REASSERT_EXHAUSTIVE=1 adds.
 
-    A case is one of a test's other parameters. Behind the wrapper, each case runs on the oldest and on the newest runc,
-    and on the oldest or the newest crun by turns; trixie's, which lie between them, have each fourth. The hook has each
+    A case is one of a test's other parameters. Behind the wrapper, each case runs on the oldest or the newest runc, and
+    on the oldest or the newest crun, by turns; trixie's, which lie between them, have each eighth. The hook has each
     case once: in the node's mount namespace or in the container's, with runc or crun, by turns. precreate, which no
     runtime calls, has each fourth. A test of one case has all. With NRI, containerd 1.7 has runc only.
     """
@@ -41,14 +41,15 @@ def usual(items: list[Any]) -> list[Any]:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         if (parameters.get("containerd"), parameters.get("runtime")) == ("1.7", "crun"):
             continue
-        given = parameters.get("way", parameters.get("each"))
-        way = given if "way" in parameters else (given, "wrapper")
-        if not isinstance(given, str if "each" in parameters else tuple):
+        chosen = [name for name in ("way", "pair", "each") if name in parameters]
+        given = parameters[chosen[0]] if chosen else ""
+        way = given if isinstance(given, tuple) else (given, "wrapper")
+        if way[0] not in EACH:
             found.append((item, None, None))
             continue
         indices = item.callspec.indices.items()
         test = item.path, item.originalname
-        case = (test, *((name, index) for name, index in sorted(indices) if name not in ("way", "each")))
+        case = (test, *((name, index) for name, index in sorted(indices) if name not in chosen))
         of_test.setdefault(test, set()).add(case)
         turns = of_file.setdefault(item.path, {})
         turns.setdefault(case, len(turns))
@@ -65,12 +66,12 @@ HOOKS = [("runc", "createRuntime"), ("crun", "createContainer"), ("runc", "creat
 
 def _in_turn(name: str, adapter: str, turn: int) -> bool:
     if "trixie" in name:
-        return turn % 4 == 0
+        return turn % 8 == 0
     if adapter == "precreate":
         return (name, turn % 8) in (("runc", 1), ("crun", 5))
-    if adapter == "wrapper" and name.startswith("crun"):
-        return turn % 2 == (name != "crun")
-    return adapter == "wrapper" or (name, adapter) == HOOKS[turn % 4]
+    if adapter == "wrapper":
+        return (turn if "runc" in name else turn // 2) % 2 == ("-" in name)
+    return (name, adapter) == HOOKS[turn % 4] or (adapter == "createRuntime" and "-" in name and turn % 8 == 5)
 
 
 def real_runtime(name: str, directory: Path) -> str:

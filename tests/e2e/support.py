@@ -268,13 +268,18 @@ class Running:
 
         `start` does not wait for that. A runtime's own process is not dumpable (ptrace(2), access mode checking).
         """
-        pid = json.loads(run(self.runtime, "state", self.id).stdout)["pid"]
+        pid = self.pid()
         program = os.path.basename(self.bundle.spec["process"]["args"][0])
         for _ in range(1000):
             if Path(f"/proc/{pid}/comm").read_text().strip() == program[:15]:
                 return
             time.sleep(0.01)
         raise AssertionError("the container's process was not executed")
+
+    def pid(self) -> int:
+        """The container's first process, by the runtime's `state`."""
+        found: int = json.loads(run(self.runtime, "state", self.id).stdout)["pid"]
+        return found
 
     def __exit__(self, *_: object) -> None:
         run(self.runtime, "delete", "--force", self.id, check=False)

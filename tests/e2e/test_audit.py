@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def seen(node: Node, container: Running) -> dict[str, Any]:
         time.sleep(0.05)
     (found,) = round_of(node, container).findings
     assert found.state != "unknown", found.because
-    return found.as_dict()
+    return asdict(found)
 
 
 def round_of(node: Node, container: Running) -> Audit:

@@ -55,16 +55,9 @@ def leftovers(bundle: Bundle) -> list[str]:
 
 BAD_CONFIGS: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "truncated": (lambda good: good[: len(good) // 2], "not valid JSON"),
-    "truncated between values": (lambda good: good[: good.index(b",") + 1], "the end of the text (truncated?)"),
-    "empty": (lambda good: b"", "truncated?"),
     "50 MB": (lambda good: good + b" " * 50_000_000, "larger than the limit of 8388608 bytes"),
-    "no object": (lambda good: b"[" + good + b"]", "not a JSON object at line 1, column 1"),
-    "not UTF-8": (lambda good: good.replace(b"PATH=/bin", b"PATH=\xff"), "not UTF-8 at byte"),
     "nested deeply": (lambda good: b'{"process":' + b"[" * 50_000, "nested too deeply"),
-    "env no list": (lambda good: good.replace(b'["PATH=/bin"]', b'{"PATH": "/bin"}'), "process.env is not a list"),
-    "env of numbers": (lambda good: good.replace(b'"PATH=/bin"', b"1"), "process.env[0] is not a string"),
     "two processes": (lambda good: good.replace(b"{", b'{"process": {"env": []}, ', 1), "duplicate member 'process'"),
-    "another spelling": (lambda good: good.replace(b'"process"', b'"Process"'), "is spelled 'process'"),
 }
 
 
@@ -84,7 +77,7 @@ def test_a_bad_config_is_refused_in_one_line_and_kept(wrapper: str, node: Node, 
     assert (event["event"], event["applied"]) == ("container.denied", False)
 
 
-@pytest.mark.parametrize("name", ["truncated", "env no list", "50 MB"])
+@pytest.mark.parametrize("name", ["truncated", "50 MB"])
 def test_in_audit_mode_a_bad_config_is_the_real_runtimes_affair(
     wrapper: str, node: Node, bundle: Bundle, name: str
 ) -> None:

@@ -199,8 +199,7 @@ TUN = "mknod /dev/try c 10 200 && exec 3<>/dev/try && echo opened"
 
 def cgroup_rules(container: Running) -> list[tuple[str, int, int, str]]:
     """What the kernel lets a container do on cgroup v1; -1: any number."""
-    pid = json.loads(run(container.runtime, "state", container.id).stdout)["pid"]
-    groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    groups = [line.split(":", 2) for line in Path(f"/proc/{container.pid()}/cgroup").read_text().splitlines()]
     path = next((path for _, controllers, path in groups if controllers == "devices"), None)
     need(path is not None, "cgroup v1 with its devices controller, which lists its rules")
     lines = Path(f"/sys/fs/cgroup/devices{path}/devices.list").read_text().splitlines()

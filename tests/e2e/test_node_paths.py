@@ -22,13 +22,6 @@ UNMATCHED = ENV.replace("name: ca, env", 'name: ca, match: {namespaces: ["other"
 REPORT = ENV + "  nodePaths: {reassert: Report}\n"
 
 
-@pytest.fixture(params=[(name, adapter) for name in EACH for adapter in ("wrapper", "createRuntime")], ids="-".join)
-def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
-    """Path of a real runtime, and an adapter in front of it."""
-    name, adapter = request.param
-    return real_runtime(name, node.directory), adapter
-
-
 @pytest.fixture
 def ways(node: Node, directory: Path) -> Iterator[dict[str, Path]]:
     """Sources of volumes that reach the policy file, by how."""

@@ -84,31 +84,17 @@ def test_each_flag_limits_it_to_its_half(node: Node, bundle: Bundle) -> None:
     assert mounts_only["mounts"][-1]["destination"] == "/etc/ssl"
 
 
-def test_audit_changes_nothing(node: Node, bundle: Bundle) -> None:
-    node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
-    text = hostile_config(bundle)
-    assert precreate(node, text) == (text, "")
-    assert node.logged()[0]["applied"] is False
-
-
-def test_a_denied_container_is_refused_and_nothing_is_printed(node: Node, bundle: Bundle) -> None:
-    node.compile(POLICY + "    onConflict: Deny\n")
-    output, errors = precreate(node, hostile_config(bundle), status=1)
-    assert output == ""
-    assert errors.count("\n") == 1
-    assert "env REQUESTS_CA_BUNDLE is reserved" in errors
-    assert "/tmp/evil" not in errors
-
-
-@pytest.mark.parametrize("text", ["", "garbage", "[]", '{"process": {"env": {}}}'])
-def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node, text: str) -> None:
+def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node) -> None:
+    texts = ("", "garbage", "[]", '{"process": {"env": {}}}')
     node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
-    output, errors = precreate(node, text, status=1)
-    assert (output, errors.count("\n")) == ("", 1)
-    assert "the config.json on stdin" in errors
+    for text in texts:
+        output, errors = precreate(node, text, status=1)
+        assert (output, errors.count("\n")) == ("", 1)
+        assert "the config.json on stdin" in errors
     node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
-    assert precreate(node, text)[0] == text
-    assert node.logged()[-1]["event"] == "container.would-deny"
+    for text in texts:
+        assert precreate(node, text)[0] == text
+        assert node.logged()[-1]["event"] == "container.would-deny"
 
 
 LIMITS = ("--cgroups=disabled", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.hostile_mounts import FILE, RESERVED
-from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.runtimes import guarded
 from e2e.support import Bundle, Node, Running, run
 from e2e.test_audit import seen
 
 REFUSE = FILE + "    sharedProcesses: Refuse\n"
 DETACH = f"b=/bin/busybox; $b rm /proc/$1/root{RESERVED} && $b cp /etc/passwd /proc/$1/root{RESERVED}"
-
-
-@pytest.fixture(params=[(name, adapter) for name in EACH for adapter in ("wrapper", "createRuntime")], ids="-".join)
-def pair(request: pytest.FixtureRequest, node: Node) -> tuple[str, str]:
-    """Path of a real runtime, and an adapter in front of it."""
-    name, adapter = request.param
-    return real_runtime(name, node.directory), adapter
-
-
-def pid_of(container: Running) -> int:
-    pid: int = json.loads(run(container.runtime, "state", container.id).stdout)["pid"]
-    return pid
 
 
 def share(bundle: Bundle, path: str) -> Bundle:
@@ -40,7 +27,7 @@ def share(bundle: Bundle, path: str) -> Bundle:
 def sandbox(pair: tuple[str, str], directory: Path) -> Iterator[str]:
     """The PID namespace of a pod's pause container, which no rule is for."""
     with Running(pair[0], Bundle(directory / "k8s.io" / "pause")) as pause:
-        yield f"/proc/{pid_of(pause)}/ns/pid"
+        yield f"/proc/{pause.pid()}/ns/pid"
 
 
 def test_sidecar_with_shared_processes_detaches_a_reserved_file(

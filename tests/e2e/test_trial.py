@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
 
 from e2e.runtimes import guarded
+from e2e.stalled import stalling
 from e2e.support import POLICY, REASSERT, Bundle, Node, run
 
 TRIED = """\
@@ -66,7 +61,7 @@ def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bu
 def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
     node: Node, bundle: Bundle, adapter: str, mode: str
 ) -> None:
-    """A FUSE file system whose daemon does not answer, as a dead NFS server does not; here behind a symbolic link.
+    """A FUSE file system whose server does not answer, as a dead NFS server does not; here behind a symbolic link.
 
     Another pod has a subPath with a carriage return in its name, which kubelet has mounted on the node.
     """
@@ -76,9 +71,10 @@ def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
     volume.mkdir()
     mounted.mkdir()
     run("mount", "--bind", str(volume), str(mounted))
-    with hanging(node.directory / "hangs") as stuck:
+    with stalling(node.directory) as stuck:
+        stuck.stall()
         link = node.directory / "link"
-        link.symlink_to(stuck)
+        link.symlink_to(stuck.path)
         tried = f"  - name: tried\n    mode: Audit\n    mounts:\n    - {{hostPath: {link}/x, mountPath: /opt}}\n"
         base = POLICY if mode == "rule" else POLICY.partition("  rules:")[0] + "  rules:\n"
         node.compile(base + tried)
@@ -88,18 +84,3 @@ def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
     [event] = node.logged()
     assert [edit["name"] for edit in event["edits"] if edit["rule"] == "tried"] == ["/opt"]
     assert event["event"] == "container.edited", "nothing that would be refused is made up"
-
-
-@contextmanager
-def hanging(where: Path) -> Iterator[Path]:
-    """A mount that answers no process that looks into it, until the end."""
-    where.mkdir()
-    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-    libc = ctypes.CDLL(None, use_errno=True)
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
-    assert libc.mount(b"none", str(where).encode(), b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
-    try:
-        yield where
-    finally:
-        os.close(device)
-        libc.umount2(str(where).encode(), 2)

@@ -51,13 +51,14 @@ CERTS_TRUST = "ca-bundle.trust.crt"
 
 # In EXTRACTED: JAVA and these.
 EXTRACTED_TLS = "pem/tls-ca-bundle.pem"
-EXTRACTED_EMAIL = "pem/email-ca-bundle.pem"
-EXTRACTED_CODE = "pem/objsign-ca-bundle.pem"
+EXTRACTED_BUNDLES = (
+    *(EXTRACTED_TLS, "pem/email-ca-bundle.pem", "pem/objsign-ca-bundle.pem", "openssl/ca-bundle.trust.crt"),
+)
+"""The same as BUNDLE."""
+
 EXTRACTED_HASHED = "pem/directory-hash"
 """Hashed directory, to which /etc/ssl/certs is a link in newer images of the RHEL family. Also has BUNDLE,
 CERTS_BUNDLE and a file for each certificate."""
-
-EXTRACTED_TRUST = "openssl/ca-bundle.trust.crt"
 
 
 def store(name: str = DEFAULT) -> str:

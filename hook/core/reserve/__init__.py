@@ -335,6 +335,7 @@ class Outcome:
         self.moves = False
         self.closed: Closed | None = None
         self.alone = ""
+        self._counts: dict[str, int] = {}
         self.node_paths: list[str] = []
         self.node_paths_of_reassert: tuple[str, ...] = ()
 
@@ -348,7 +349,7 @@ class Outcome:
 
     def count(self, kind: str, rule: str) -> bool:
         """Whether one more edit of a kind is within EDITS; if not, adds one reason to refuse the container."""
-        number = sum(edit.kind == kind for edit in self.edits) if len(self.edits) >= EDITS else 0
-        if number >= EDITS and not any(d.kind == kind and d.message.startswith("more than") for d in self.denials):
+        number = self._counts[kind] = self._counts.get(kind, 0) + 1
+        if number == EDITS + 1:
             self.deny(rule, kind, f"more than {EDITS} {kind} entries of the container are reserved or must be absent")
-        return number < EDITS
+        return number <= EDITS

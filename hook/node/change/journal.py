@@ -146,7 +146,7 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
     make_directory(directory, 0o700)
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        if not wait_until(lambda: _lock(fd, fcntl.LOCK_EX), _LOCK_SECONDS) or not os.fstat(fd).st_nlink:
+        if not wait_until(lambda: lock(fd, fcntl.LOCK_EX), _LOCK_SECONDS) or not os.fstat(fd).st_nlink:
             raise NodeError("another `reassert node` command is running on this node; wait until it has finished")
         remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was interrupted before its journal was written
         try:
@@ -166,12 +166,13 @@ def is_locked(directory: str = DIRECTORY) -> bool:
     except OSError:
         return False
     try:
-        return not _lock(fd, fcntl.LOCK_SH)
+        return not lock(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
 
 
-def _lock(fd: int, kind: int) -> bool:
+def lock(fd: int, kind: int) -> bool:
+    """Whether a file was locked at once (flock(2)). `kind`: LOCK_EX or LOCK_SH."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:

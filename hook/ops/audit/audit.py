@@ -27,7 +27,7 @@ from hook.node.change.record import Record
 from hook.node.engines.registry import CONTAINERS_OF
 from hook.node.words import about
 from hook.ops.audit.inventory import Running, learn_all
-from hook.ops.audit.judge import STALE, Difference, Judge, actual
+from hook.ops.audit.judge import Difference, Judge, actual
 from hook.ops.audit.process import ContainerGone, Process
 from hook.ops.events.reader import seconds_of
 from hook.ops.trust.generation import Store
@@ -85,21 +85,15 @@ class Round:
             return f"the adapter {' and '.join(wired)} cannot correct this"
         return f"created without reassert: {container.engine or 'its engine'} is not wired (reassert node status)"
 
-    def exemption(self, identity: Identity) -> tuple[str, str]:
-        """Why the policy excludes a container, and FILE:LINE of the entry; the line is "" if the file was changed."""
-        return _exemption(self.policy, identity.namespace if identity.kubernetes else None, identity.types)
 
-
-@lru_cache(4096)
-def _exemption(policy: Policy, namespace: str | None, types: tuple[str, ...]) -> tuple[str, str]:
+def _exemption(policy: Policy, identity: Identity) -> tuple[str, str]:
+    """Why the policy excludes a container, and FILE:LINE of the entry; the line is "" if the file was changed."""
     for index, pattern in enumerate(policy.excluded_namespaces):
-        if namespace is not None and glob_match(pattern, namespace):
-            line = _line(policy, "namespaces", index)
-            return f"namespace {namespace} is excluded", line
+        if identity.kubernetes and identity.namespace is not None and glob_match(pattern, identity.namespace):
+            return f"namespace {identity.namespace} is excluded", _line(policy, "namespaces", index)
     for index, kind in enumerate(policy.excluded_types):
-        if len(types) == 1 and types[0] == kind:
-            line = _line(policy, "containerTypes", index)
-            return f"container type {kind} is excluded", line
+        if identity.types == (kind,):
+            return f"container type {kind} is excluded", _line(policy, "containerTypes", index)
     return "", ""
 
 
@@ -164,10 +158,6 @@ class ContainerReport:
     reaches: tuple[str, ...] = ()
     trusts: tuple[str, ...] = ()
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Audit:
@@ -185,10 +175,6 @@ class Audit:
         counts = self.counts()
         return DRIFT if counts[DRIFTED] else NOT_ALL_SEEN if counts[UNKNOWN] else ALL_IN_POLICY
 
-    def stale(self) -> list[ContainerReport]:
-        """Containers with a mount of a file that the node has replaced since."""
-        return [f for f in self.findings if any(difference.kind == STALE for difference in f.differences)]
-
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         policy = self.round.policy
@@ -196,7 +182,7 @@ class Audit:
             **about(),
             "policy": {"path": policy.path, "sha256": policy.fingerprint, "mode": policy.mode},
             "counts": {state.replace(" ", "-"): count for state, count in self.counts().items()},
-            "containers": [finding.as_dict() for finding in self.findings],
+            "containers": [asdict(finding) for finding in self.findings],
         }
 
 
@@ -211,7 +197,7 @@ def audit(known: Round, containers: list[Running], seconds: float = workers.SECO
 
     def report(number: int, taken: Process | Exception) -> dict[str, Any]:
         found = _report(known, judge, read, containers[number], taken)
-        return found.as_dict() if found else {}
+        return asdict(found) if found else {}
 
     results = workers.each(len(containers), lambda number: take(containers[number]), report, seconds)
     findings = [_checked(containers[number], result) for number, result in results if result != {}]
@@ -263,7 +249,7 @@ def _judged(
         raise
     decided = Case("audit", container.id, lambda: known.policy, read).decide(identity, actual(spec, process.environ()))
     if decided.excluded:
-        because, line = known.exemption(identity)
+        because, line = _exemption(known.policy, identity)
         return _found(container, EXEMPT, because=because or decided.excluded, line=line)
     differences = judge.differences(container, spec, decided, process)
     said = {(difference.rule, difference.message) for difference in differences}
@@ -294,8 +280,7 @@ def _checked(container: Running, data: Any) -> ContainerReport:
         listed = {name: tuple(map(str, data[name])) for name in ("rules", "reaches", "trusts")}
         return _found(container, state, **texts, differences=differences, **listed)
     except (TypeError, KeyError, ValueError):
-        because = "looking at it took too long, or could not be done"
-        return _found(container, UNKNOWN, because=because)
+        return _found(container, UNKNOWN, because="looking at it took too long, or could not be done")
 
 
 def _found(container: Running, state: str, **more: Any) -> ContainerReport:

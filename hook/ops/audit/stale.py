@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.mountinfo import Row, mount_table
+from hook.core.base.mountinfo import mount_table
 from hook.core.policy.model import Policy
 from hook.node.running import Node
 from hook.ops.audit.inventory import Running, running
 from hook.ops.audit.judge import has_mount
-from hook.ops.audit.process import ContainerGone, Process
+from hook.ops.audit.process import Process
 
 
 @dataclass(frozen=True)
@@ -39,31 +40,21 @@ def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale
     node = Node()
     found: list[Stale] = []
     for container in running() if containers is None else containers:
-        rows = _rows(container, {destination for _, destination in wanted})
-        for source, destination in wanted:
-            here = [row for row in rows if row.point == destination]
-            made = partial(_has_mount, container, destination, source)
-            if len(here) == 1 and node.is_stale(here[0], source, made):
-                found.append(Stale(container, source))
+        with suppress(ReassertError, OSError):  # it has ended
+            with Process(container.pid, container.started) as process:
+                rows = list(mount_table(container.pid).values())
+                process.check()
+            for source, destination in wanted:
+                here = [row for row in rows if row.point == destination]
+                if len(here) == 1 and node.is_stale(
+                    here[0], source, partial(_has_mount, container, destination, source)
+                ):
+                    found.append(Stale(container, source))
     return found
 
 
 def _has_mount(container: Running, destination: str, source: str) -> bool:
-    try:
-        return has_mount(container.spec(), destination, source)
-    except (ReassertError, OSError):
-        return False
-
-
-def _rows(container: Running, points: set[str]) -> list[Row]:
-    """The container's mounts at these paths; none if it has ended."""
-    try:
-        with Process(container.pid, container.started) as process:
-            rows = [row for row in mount_table(container.pid).values() if row.point in points]
-            process.check()
-            return rows
-    except (ContainerGone, OSError):
-        return []
+    return has_mount(container.spec(), destination, source)
 
 
 def hints(policy: Policy) -> list[str]:

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 
 from hook.core import events
@@ -43,10 +44,8 @@ def run(options: argparse.Namespace) -> int:
         raise ReassertError("this needs root: sudo reassert doctor")
     known = read_round(os.path.abspath(options.policy), options.store)
     found: Audit | None = None
-    try:
+    with suppress(ReassertError, OSError):  # `checks` says so
         found = audit(known, running())
-    except (ReassertError, OSError):  # `checks` says so
-        pass
     seen = NodeState(status.node_status(Record.read(), None, stale.hints), known, found, tail(events.EVENTS, TAIL))
     lines = checks(seen)
     found_json = {**about(), "checks": [asdict(line) for line in lines]}
@@ -56,10 +55,8 @@ def run(options: argparse.Namespace) -> int:
 
         harmless = [line for line in lines if line.part != ERRORS]  # these have messages of events
         data = {"checks": [asdict(line) for line in harmless]}
-        names = bundle.write(options.bundle, as_table(harmless) + "\n", data, seen)
-        print(
-            printable(f"{options.bundle}: {len(names)} files; look through it before you pass it on"), file=sys.stderr
-        )
+        count = bundle.write(options.bundle, as_table(harmless) + "\n", data, seen)
+        print(printable(f"{options.bundle}: {count} files; look through it before you pass it on"), file=sys.stderr)
     return int(any(line.state == BAD for line in lines))
 
 

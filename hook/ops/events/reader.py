@@ -139,12 +139,6 @@ class Tail:
             self._files.remove(file)
             file.close()
 
-    def close(self) -> None:
-        """Close all files."""
-        for file in self._files:
-            file.close()
-        self._files = []
-
     def _look(self) -> None:
         """Open the files that are there since the last look, in their order."""
         try:

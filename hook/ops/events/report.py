@@ -69,30 +69,32 @@ def as_text(summary: Summary) -> str:
     """For a terminal."""
     parts = [heading(summary)]
     if summary.workloads:
-        rows = [
-            [
-                workload.namespace or "-",
-                shortened(workload.title(), _CELL),
-                ", ".join(outcomes(workload)),
-                ", ".join(shortened(rule, _CELL) for rule in rules(workload)) or "-",
-                str(workload.starts),
-                seen(workload.first),
-                seen(workload.last),
-            ]
-            for workload in summary.workloads
-        ]
-        parts.append(table(rows, ["NAMESPACE", "WORKLOAD", "CONTAINERS", "RULES", "STARTS", "FIRST SEEN", "LAST SEEN"]))
+        rows = []
+        for workload in summary.workloads:
+            rules = dict.fromkeys(item.rule for item in workload.items.values() if item.rule)
+            cells = _cells(workload)
+            cells[3:3] = [", ".join(shortened(rule, _CELL) for rule in rules) or "-"]
+            rows.append(cells)
+        parts.append(table(rows, [name.upper() for name in _COLUMNS]))
     asked = [printable(f"- {sentence}") for workload in summary.workloads for sentence in sentences(workload)]
     if asked:
         parts.append("\n".join(["What to ask for:", *asked]))
-    parts.append(NOTE)
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join([*parts, *_NOTES]) + "\n"
 
 
-NOTE = (
-    "A workload is the pod's name without the suffixes of Deployments, DaemonSets, StatefulSets, Jobs and CronJobs.\n"
-    "Containers that need no edit leave no event and are not counted."
+_COLUMNS = ("Namespace", "Workload", "Containers", "Rules", "Starts", "First seen", "Last seen")
+
+_NOTES = (
+    "A workload is the pod's name without the suffixes of Deployments, DaemonSets, StatefulSets, Jobs and CronJobs.",
+    "A container that needs no edit leaves no event and is not counted, nor is a probe of reassert node verify.",
 )
+
+
+def _cells(workload: Workload) -> list[str]:
+    """The row of a workload, but its rules."""
+    outcomes = ", ".join(f"{number} {_WORDS[name]}" for name, number in workload.outcomes.items() if number)
+    times = seen(workload.first), seen(workload.last)
+    return [workload.namespace or "-", shortened(workload.title(), _CELL), outcomes, str(workload.starts), *times]
 
 
 def heading(summary: Summary) -> str:
@@ -116,16 +118,6 @@ def heading(summary: Summary) -> str:
 def seen(when: str) -> str:
     """A time to the minute, UTC."""
     return when[:16].replace("T", " ") + "Z"
-
-
-def outcomes(workload: Workload) -> list[str]:
-    """`12 would be refused`, for each outcome that occurs."""
-    return [f"{number} {_WORDS[name]}" for name, number in workload.outcomes.items() if number]
-
-
-def rules(workload: Workload) -> list[str]:
-    """The names of the rules, each once."""
-    return list(dict.fromkeys(item.rule for item in workload.items.values() if item.rule))
 
 
 def sentences(workload: Workload) -> list[str]:
@@ -178,33 +170,24 @@ def page(summary: Summary, node: str, since: str, now: str) -> str:
         f'<p class="small">{_text(span)}; written {_text(now)}; modes: {_text(", ".join(sorted(summary.modes)) or "-")}'
         "</p>\n"
         f'<p class="lead">{_text(heading(summary))}</p>\n'
-        f"{_requests(summary)}{_table(summary)}"
-        '<p class="small">A workload is the pod\'s name without the suffixes of Deployments, DaemonSets, StatefulSets, '
-        "Jobs and CronJobs. A container that needs no edit leaves no event and is not counted. Probes of "
-        "<code>reassert node verify</code> are not counted.</p>\n</body></html>\n"
+        f"{_lists(summary)}"
+        f'<p class="small">{" ".join(map(_text, _NOTES))}</p>\n</body></html>\n'
     )
 
 
-def _requests(summary: Summary) -> str:
-    asked = [sentence for workload in summary.workloads[:_SHOWN] for sentence in sentences(workload)]
-    if not asked:
-        return ""
-    items = "".join(f"<li>{_text(sentence)}</li>\n" for sentence in asked)
-    return f"<h2>What to ask for</h2>\n<ul>\n{items}</ul>\n"
-
-
-def _table(summary: Summary) -> str:
-    if not summary.workloads:
-        return ""
-    names = ("Namespace", "Workload", "Containers", "Rules", "Starts", "First seen", "Last seen")
-    head = "".join(f"<th>{name}</th>" for name in names)
-    rows = "".join(_row(workload) for workload in summary.workloads[:_SHOWN])
-    more = len(summary.workloads) - _SHOWN
-    rest = f"<p>{more} further workloads are left out; <code>reassert report -o json</code> has them.</p>\n"
-    return (
-        f"<h2>Workloads</h2>\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody></table>\n"
-        f"{rest if more > 0 else ''}"
-    )
+def _lists(summary: Summary) -> str:
+    """The requests to owners, and the table of workloads."""
+    shown, more = summary.workloads[:_SHOWN], len(summary.workloads) - _SHOWN
+    asked = "".join(f"<li>{_text(sentence)}</li>\n" for workload in shown for sentence in sentences(workload))
+    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    parts = [
+        f"<h2>What to ask for</h2>\n<ul>\n{asked}</ul>\n" if asked else "",
+        f"<h2>Workloads</h2>\n<table><thead><tr>{head}</tr></thead>\n<tbody>\n" if shown else "",
+        *map(_row, shown),
+        "</tbody></table>\n" if shown else "",
+        f"<p>{more} further workloads are left out; <code>reassert report -o json</code> has them.</p>\n",
+    ]
+    return "".join(parts if more > 0 else parts[:-1])
 
 
 def _row(workload: Workload) -> str:
@@ -213,11 +196,11 @@ def _row(workload: Workload) -> str:
         f' <span class="small">×{item.starts}</span></li>'
         for item in workload.items.values()
     )
+    namespace, title, outcomes, starts, first, last = map(_text, _cells(workload))
     return (
-        f"<tr><td>{_text(workload.namespace or '-')}</td><td>{_text(workload.title())}</td>"
-        f"<td{_refused(workload.is_refused())}>{_text(', '.join(outcomes(workload)))}</td><td><ul>{items}</ul></td>"
-        f'<td class="number">{workload.starts}</td>'
-        f'<td class="time">{_text(seen(workload.first))}</td><td class="time">{_text(seen(workload.last))}</td></tr>\n'
+        f"<tr><td>{namespace}</td><td>{title}</td><td{_refused(workload.is_refused())}>{outcomes}</td>"
+        f'<td><ul>{items}</ul></td><td class="number">{starts}</td>'
+        f'<td class="time">{first}</td><td class="time">{last}</td></tr>\n'
     )
 
 

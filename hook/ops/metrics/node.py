@@ -9,6 +9,7 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from hook.agent.filecache import FileCache
@@ -105,9 +106,9 @@ class NodeState:
             policy = known.stored.policy(self._source, key, problem) if known.stored else missing
             self._metrics.policy(policy, known.compiled)
         self._metrics.set("policy_compiled_timestamp_seconds", known.compiled)
-        last = report.last_results(self._directory).items()
-        self._metrics.set_all("verify_exit_status", {engine: result.status for engine, result in last})
-        self._metrics.set_all("verify_timestamp_seconds", {engine: result.when for engine, result in last})
+        last = report.last_results(self._directory)
+        self._metrics.set_all("verify_exit_status", {engine: result.status for engine, result in last.items()})
+        self._metrics.set_all("verify_timestamp_seconds", {engine: result.when for engine, result in last.items()})
         self._metrics.set("lost_events", os.stat(LOST).st_size if os.path.lexists(LOST) else 0)
         self._metrics.set_all("wired", wired.last_look(self._directory))
         seen = drift.last_look(self._directory)
@@ -119,7 +120,9 @@ class NodeState:
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY
-            self._metrics.set_all("stale_containers", self._old_files(known.policy))
+            self._metrics.set_all("stale_containers", {})
+            with suppress(OSError, ReassertError):
+                self._metrics.set_all("stale_containers", Counter(found.source for found in self._look(known.policy)))
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
@@ -128,17 +131,9 @@ class NodeState:
         return _Stored(stored, seconds_of(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
 
     def _expiries(self, path: str) -> list[float]:
-        try:
+        with suppress(OSError, ReassertError):
             return self._bundles.get(path, lambda: expiries(read_file(path, _LARGEST)))
-        except (OSError, ReassertError):
-            return []
-
-    def _old_files(self, policy: Policy) -> Counter[str]:
-        """The number of containers with an old file of a hostPath, by hostPath."""
-        try:
-            return Counter(found.source for found in self._look(policy))
-        except (OSError, ReassertError):
-            return Counter()
+        return []
 
 
 def bundle_files(policy: Policy) -> list[str]:

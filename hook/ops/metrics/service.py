@@ -11,6 +11,7 @@ import stat
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler
 
@@ -61,58 +62,48 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
         check_address(options.metrics)
     if options.textfile and not all_adapters:
         check_directory(options.textfile)
-    work = _Work(metrics, options.textfile or "", log, options.metrics or "")
-    work.serve(patient=all_adapters)
+    said: set[str] = set()
+
+    def say(text: str) -> None:
+        """Say a problem once."""
+        if text not in said:
+            print(f"reassert: {text}", file=sys.stderr)
+        said.add(text)
+
+    def is_served() -> bool:
+        try:
+            serve(metrics, options.metrics)
+        except Usage as error:
+            if not all_adapters:
+                raise
+            say(str(error))
+            return False
+        return True
+
+    def work(served: bool) -> None:
+        written = -_WRITE
+        while True:
+            served = served or is_served()
+            if options.textfile and time.monotonic() - written >= _WRITE:
+                written = time.monotonic()
+                write(metrics, options.textfile, say)
+            elif log:
+                with contextlib.suppress(OSError), metrics.lock:
+                    log.count()
+            time.sleep(_COUNT)
+
+    served = not options.metrics or is_served()
     if options.textfile or log:
-        threading.Thread(target=work.run, name="metrics", daemon=True).start()
+        threading.Thread(target=work, args=(served,), name="metrics", daemon=True).start()
     return metrics
 
 
-class _Work:
-    """The thread that counts, and writes the textfile. `address`: what is not served yet."""
-
-    def __init__(self, metrics: Metrics, directory: str, log: LogCounter | None, address: str = "") -> None:
-        self._metrics = metrics
-        self._directory = directory
-        self._log = log
-        self._address = address
-        self._said: set[str] = set()
-
-    def serve(self, patient: bool = True) -> None:
-        """Serve the metrics at the address. If it is in use: raises Usage, or, if `patient`, says so once."""
-        if not self._address:
-            return
-        try:
-            serve(self._metrics, self._address)
-            self._address = ""
-        except Usage as error:
-            if not patient:
-                raise
-            self._say(str(error))
-
-    def run(self) -> None:
-        written = -_WRITE
-        while True:
-            self.serve()
-            if self._directory and time.monotonic() - written >= _WRITE:
-                written = time.monotonic()
-                self.write()
-            elif self._log:
-                with contextlib.suppress(OSError), self._metrics.lock:
-                    self._log.count()
-            time.sleep(_COUNT)
-
-    def write(self) -> None:
-        """Replace the file: node_exporter reads the old one or the new one. A problem is said once."""
-        try:
-            replace_file(f"{self._directory}/{FILE}", self._metrics.text(), 0o644)
-        except OSError as error:
-            self._say(f"--textfile: {self._directory}/{FILE}: {error.strerror or error}")
-
-    def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            print(f"reassert: {text}", file=sys.stderr)
+def write(metrics: Metrics, directory: str, say: Callable[[str], None]) -> None:
+    """Replace the file of a directory: node_exporter reads the old one or the new one."""
+    try:
+        replace_file(f"{directory}/{FILE}", metrics.text(), 0o644)
+    except OSError as error:
+        say(f"--textfile: {directory}/{FILE}: {error.strerror or error}")
 
 
 CONNECTIONS = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,16 +52,10 @@ class CaseProblem(ReassertError):
 class Result:
     """The outcome of one case for one container. `failures`: how it differs from what is expected; empty: it passed."""
 
-    file: str
     case: str
     container: str
     failures: list[str] = field(default_factory=list)
     rules: list[str] = field(default_factory=list)
-
-    @property
-    def name(self) -> str:
-        """Case and container, as reports name it."""
-        return f"{self.case}: {self.container}" if self.container else self.case
 
 
 @dataclass
@@ -149,7 +143,7 @@ def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> I
         raise CaseProblem(f"{error_path}: adapter: {adapter!r} is not one of {', '.join(adapters.ADAPTERS)}")
     tried = adapters.ways(adapter) if adapter or "pod" in case else [(RUNTIME,)]  # which rewrites config.json
     for name, read in _containers(path, case, error_path, node):
-        result = Result(str(path), str(case.get("name") or error_path), name)
+        result = Result(str(case.get("name") or error_path), name)
         failures: dict[str, list[str]] = {}
         for way in tried:
             identity, target = read(way)
@@ -300,24 +294,11 @@ def _table(outcomes: list[TestedFile]) -> None:
 
 
 def _json(outcomes: list[TestedFile]) -> None:
-    found = [
-        {
-            "file": outcome.file,
-            "policy": outcome.policy,
-            "results": [
-                {
-                    "case": result.case,
-                    "container": result.container,
-                    "passed": not result.failures,
-                    "failures": result.failures,
-                    "rules": result.rules,
-                }
-                for result in outcome.results
-            ],
-            "rulesWithoutCase": outcome.rules_without_case,
-        }
-        for outcome in outcomes
-    ]
+    found = []
+    for outcome in outcomes:
+        results = [{**asdict(result), "passed": not result.failures} for result in outcome.results]
+        tested = {"file": outcome.file, "policy": outcome.policy, "results": results}
+        found.append({**tested, "rulesWithoutCase": outcome.rules_without_case})
     print(json.dumps({"tests": found}, indent=2))
 
 
@@ -328,9 +309,8 @@ def _junit(outcomes: list[TestedFile]) -> None:
         counts = {"tests": str(len(outcome.results)), "failures": str(failed), "errors": "0", "skipped": "0"}
         suite = ElementTree.SubElement(suites, "testsuite", {"name": outcome.file, **counts})
         for result in outcome.results:
-            case = ElementTree.SubElement(
-                suite, "testcase", {"name": printable(result.name), "classname": outcome.file}
-            )
+            name = f"{result.case}: {result.container}" if result.container else result.case
+            case = ElementTree.SubElement(suite, "testcase", {"name": printable(name), "classname": outcome.file})
             if result.failures:
                 text = printable("; ".join(result.failures))
                 ElementTree.SubElement(case, "failure", {"message": text}).text = text

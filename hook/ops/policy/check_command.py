@@ -139,17 +139,12 @@ def _escaped(text: str, more: str = "") -> str:
 
 def _sarif(checked: list[Checked], node: bool) -> None:
     driver = {"name": "reassert", "version": __version__, "rules": [{"id": "policy"}]}
-    results = [_result(each.path, problem) for each in checked for problem in each.problems]
+    results: list[dict[str, Any]] = []
+    for each in checked:
+        for p in each.problems:
+            region = {"startLine": max(1, p.line), "startColumn": max(1, p.column)}
+            location = {"physicalLocation": {"artifactLocation": {"uri": each.path}, "region": region}}
+            said = {"level": p.severity, "message": {"text": p.message}}
+            results.append({"ruleId": "policy", **said, "locations": [location]})
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     print(json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2))
-
-
-def _result(path: str, problem: Problem) -> dict[str, Any]:
-    region = {"startLine": max(1, problem.line), "startColumn": max(1, problem.column)}
-    location = {"physicalLocation": {"artifactLocation": {"uri": path}, "region": region}}
-    return {
-        "ruleId": "policy",
-        "level": problem.severity,
-        "message": {"text": problem.message},
-        "locations": [location],
-    }

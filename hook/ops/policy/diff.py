@@ -77,7 +77,15 @@ def diff(old: str, new: str, output: str, running: Callable[[], list[Running]] |
     if there is not None:
         print()
         if there:
-            lines = [[each.container, each.id[:12], each.engine or ABSENT, _told(each)] for each in there]
+            lines = [
+                [
+                    each.container,
+                    each.id[:12],
+                    each.engine or ABSENT,
+                    ", ".join(each.entries) or f"not known: {each.problem}",
+                ]
+                for each in there
+            ]
             print(table(lines, ["CONTAINER", "ID", "ENGINE", "DECIDED DIFFERENTLY"]))
         print(_sum(there, count))
     return 1 if found else 0
@@ -103,10 +111,6 @@ def _sum(there: list[Affected], count: int) -> str:
     unknown = sum(not each.entries for each in there)
     text = f"{len(there) - unknown} of {counted(count, 'running container')} would start differently"
     return text + (f"; of {unknown} it is not known" if unknown else "")
-
-
-def _told(container: Affected) -> str:
-    return ", ".join(container.entries) or f"not known: {container.problem}"
 
 
 def changes(old: Policy, new: Policy) -> Iterator[Change]:

@@ -29,29 +29,23 @@ def show(source: str, store_directory: str, output: str) -> int:
     _check_permissions(source, store_directory)
     policy = store.load(source, store_directory)
     header, _ = stored_header(source, store_directory)
-    status: dict[str, Any] = {
-        "source": source,
-        "sha256": policy.fingerprint or None,
-        "compiledAt": (header or {}).get("compiledAt") or None,
-        "heldBack": policy.warning or None,
-        "heldSince": (header or {}).get("heldSince") or None if policy.warning or policy.missing else None,
-        "missing": policy.missing or None,
-    }
-    document = effective(policy, (header or {}).get("trust"))
+    known = header or {}
+    status = [
+        ("source", "source", source),
+        ("sha256", "fingerprint", policy.fingerprint),
+        ("compiledAt", "compiled", known.get("compiledAt")),
+        ("heldBack", "HELD BACK", policy.warning),
+        ("heldSince", "held since", known.get("heldSince") if policy.warning or policy.missing else None),
+        ("missing", "NO POLICY", policy.missing),
+    ]
+    document = effective(policy, known.get("trust"))
     if output == "json":
-        print(json.dumps({"status": status, "policy": None if policy.missing else document}, indent=2))
+        found = {key: value or None for key, _, value in status}
+        print(json.dumps({"status": found, "policy": None if policy.missing else document}, indent=2))
     else:
-        labels = {
-            "source": "source",
-            "sha256": "fingerprint",
-            "compiledAt": "compiled",
-            "heldBack": "HELD BACK",
-            "heldSince": "held since",
-            "missing": "NO POLICY",
-        }
-        for key, value in status.items():
+        for _, label, value in status:
             if value:
-                print(printable(f"# {labels[key]}: {value}"))
+                print(printable(f"# {label}: {value}"))
         if policy.missing:
             print("# containers of kube-system start; all others are refused until the policy file is valid")
         else:

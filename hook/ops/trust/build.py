@@ -18,7 +18,7 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import Untrusted, timestamp, trusted
-from hook.core.base.text import printable, printable_lines
+from hook.core.base.text import printable
 from hook.core.policy import trust_layout as layout
 from hook.ops.trust import formats
 from hook.ops.trust.apart import apart
@@ -70,18 +70,9 @@ def build(directory: str, sources: Sources) -> Built:
         details = error.details if isinstance(error, TrustError) else []
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         remedy = "; free some space, then run reassert trust build again" if full else ""
-        raise _Unchanged(describe(error) + remedy, [*details, _in_force(store)]) from error
+        raise TrustError(describe(error) + remedy, [*details, _in_force(store)]) from error
     finally:
         os.umask(mask)
-
-
-class _Unchanged(TrustError):
-    """A build failed. `outcome`: more lines for the terminal (hook.cli.main)."""
-
-    @property
-    def outcome(self) -> str:
-        """What would be lost, and what is in force."""
-        return printable_lines("\n".join(self.details))
 
 
 def _in_force(store: Store) -> str:

@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import pkcs7
 from cryptography.utils import CryptographyDeprecationWarning
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.text import printable
+from hook.core.base.text import printable, printable_lines
 from hook.ops.trust import der
 
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
@@ -55,6 +55,7 @@ class TrustError(ReassertError):
     def __init__(self, message: str, details: Sequence[str] = ()) -> None:
         super().__init__(message)
         self.details = list(details)
+        self.outcome = printable_lines("\n".join(self.details))  # for the terminal (hook.cli.main)
 
 
 @dataclass(frozen=True)

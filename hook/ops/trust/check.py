@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -41,14 +40,6 @@ _NPM = ("NPM_CONFIG_CAFILE", "npm_config_cafile")
 """They replace the roots too. The others are those for which `trust` in a rule names the bundle."""
 
 
-@dataclass
-class _Known:
-    """Fingerprints of the store's certificates."""
-
-    system: set[str]
-    added: set[str]
-
-
 def check(directory: str, policy_path: str | None) -> int:
     """Print the report. Returns 1 if a container would not trust what the store says. Raises TrustError, OSError."""
     store = Store(directory)
@@ -56,24 +47,23 @@ def check(directory: str, policy_path: str | None) -> int:
     if manifest is None:
         print(printable(f"{directory}: no trust store; make one with reassert trust build"))
         return 1
-    known = _Known(
-        {one["sha256"] for one in manifest["certificates"] if not one["added"]},
-        {one["sha256"] for one in manifest["certificates"] if one["added"]},
-    )
+    system = {one["sha256"] for one in manifest["certificates"] if not one["added"]}
+    added = {one["sha256"] for one in manifest["certificates"] if one["added"]}
     title = f"{directory}: generation {manifest['generation']} of {manifest['built']}"
-    print(printable(f"{title}: {len(known.system)} system roots and {len(known.added)} added"))
+    print(printable(f"{title}: {len(system)} system roots and {len(added)} added"))
     problems = _live_problems(store, manifest)
     warnings = _ending(manifest)
     if policy_path is None:
         mounts: Mounts = assumed_mounts(str(store.live))
     else:
         policy = compile_bytes(policy_path, read_source(policy_path)[0]).policy()
-        mounts = _mounts(policy)
-        warnings += lone_cas(policy, mounts, known)
+        reserved = [mount for rule in policy.candidates(None) for mount in rule.mounts if mount.source]
+        mounts = [(mount.destination, mount.source) for mount in reserved]
+        warnings += lone_cas(policy, mounts, system)
     rows = []
     for image in IMAGES:
         for program, path in image.reads:
-            trusts, is_problem = _trusts(source_of(path, image, mounts), known)
+            trusts, is_problem = _trusts(source_of(path, image, mounts), system, added)
             rows.append([image.name, program, path, trusts])
             if is_problem:
                 problems.append(f"{image.name}: {path}: {trusts}")
@@ -87,12 +77,6 @@ def assumed_mounts(live: str) -> Mounts:
     """The mounts of a rule that trusts the store."""
     layouts = trust_table()[0].values()
     return [(path, f"{live}/{part}") for each in layouts for path, part in each.directories.items()]
-
-
-def _mounts(policy: Policy) -> Mounts:
-    return [
-        (mount.destination, mount.source) for rule in policy.candidates(None) for mount in rule.mounts if mount.source
-    ]
 
 
 def _live_problems(store: Store, manifest: dict[str, Any]) -> list[str]:
@@ -120,8 +104,8 @@ def _ending(manifest: dict[str, Any]) -> list[str]:
     ]
 
 
-def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
-    """Variables that replace the roots of a program by a file that has no public roots."""
+def lone_cas(policy: Policy, mounts: Mounts, system: set[str]) -> list[str]:
+    """Variables that replace the roots of a program by a file that has none of the system's."""
     found = []
     replaces = {
         *_NPM,
@@ -140,7 +124,7 @@ def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
                 found.append(f"rule {rule.name}: {env.name}={env.text}: {describe(error)}")
                 continue
             held = counted(len(there), "certificate")
-            if len(there) < FEW and not there & known.system:
+            if len(there) < FEW and not there & system:
                 found.append(
                     f"rule {rule.name}: {env.name}={env.text} is {source}, which holds {held} and no "
                     f"system roots. This variable replaces the roots of a program: it would accept no public server. "
@@ -149,7 +133,7 @@ def lone_cas(policy: Policy, mounts: Mounts, known: _Known) -> list[str]:
     return found
 
 
-def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
+def _trusts(source: str | None, system: set[str], added: set[str]) -> tuple[str, bool]:
     """What a program trusts that reads this path of the node, and whether that is a problem."""
     if source is None:
         return "the image's own", False
@@ -157,11 +141,11 @@ def _trusts(source: str | None, known: _Known) -> tuple[str, bool]:
         there = fingerprints(source)
     except (ReassertError, OSError) as error:
         return describe(error), True
-    added, system = len(there & known.added), len(there & known.system)
-    if not added and known.added:
+    if added and not there & added:
         return f"{counted(len(there), 'certificate')} of {source}, none of the added CAs", True
-    others = len(there) - added - system
-    return f"{system} system roots, {added} added" + (f", {others} others" if others else ""), False
+    others = len(there - system - added)
+    known = f"{len(there & system)} system roots, {len(there & added)} added"
+    return known + (f", {others} others" if others else ""), False
 
 
 def fingerprints(source: str) -> set[str]:

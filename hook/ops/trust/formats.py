@@ -16,8 +16,7 @@ from hook.ops.trust.judge import Judged
 def files(judged: Judged) -> dict[str, bytes]:
     """Every file of the store but the manifest."""
     found = _set(judged.kept, judged.added)
-    alone = _set(judged.added, judged.added) if judged.added else {}
-    return found | {f"{layout.ALONE}/{path}": content for path, content in alone.items()}
+    return found | _below(layout.ALONE, _set(judged.added, judged.added) if judged.added else {})
 
 
 def _set(kept: list[Certificate], added: list[Certificate]) -> dict[str, bytes]:
@@ -25,31 +24,19 @@ def _set(kept: list[Certificate], added: list[Certificate]) -> dict[str, bytes]:
     bundle = b"".join(_titled(certificate) for certificate in kept)
     only_added = b"".join(_titled(certificate) for certificate in added)
     java = java_store(kept)
-    hashed = hashed_directory(kept)
-    single = {f"{certificate.file_name}.pem": certificate.pem for certificate in kept}
-    found = {layout.BUNDLE: bundle, layout.ADDED: only_added, layout.JAVA: java}
-    certs = {
-        layout.BUNDLE: bundle,
-        layout.ADDED: only_added,
-        layout.JAVA: java,
-        layout.CERTS_BUNDLE: bundle,
-        layout.CERTS_TRUST: bundle,
-        **hashed,
-        **single,
-    }
-    extracted = {
-        layout.JAVA: java,
-        layout.EXTRACTED_TLS: bundle,
-        layout.EXTRACTED_EMAIL: bundle,
-        layout.EXTRACTED_CODE: bundle,
-        layout.EXTRACTED_TRUST: bundle,
-        **{f"{layout.EXTRACTED_HASHED}/{name}": content for name, content in hashed.items()},
-        **{f"{layout.EXTRACTED_HASHED}/{name}": content for name, content in single.items()},
-        **{f"{layout.EXTRACTED_HASHED}/{name}": bundle for name in (layout.BUNDLE, layout.CERTS_BUNDLE)},
-    }
-    found |= {f"{layout.CERTS}/{name}": content for name, content in certs.items()}
-    found |= {f"{layout.EXTRACTED}/{name}": content for name, content in extracted.items()}
-    return found
+    named = {layout.BUNDLE: bundle, layout.ADDED: only_added, layout.JAVA: java}
+    directory = {f"{certificate.file_name}.pem": certificate.pem for certificate in kept} | hashed_directory(kept)
+    directory |= {layout.BUNDLE: bundle, layout.CERTS_BUNDLE: bundle}
+    extracted = dict.fromkeys(layout.EXTRACTED_BUNDLES, bundle) | _below(layout.EXTRACTED_HASHED, directory)
+    return (
+        named
+        | _below(layout.CERTS, directory | named | {layout.CERTS_TRUST: bundle})
+        | _below(layout.EXTRACTED, extracted | {layout.JAVA: java})
+    )
+
+
+def _below(directory: str, files: dict[str, bytes]) -> dict[str, bytes]:
+    return {f"{directory}/{name}": content for name, content in files.items()}
 
 
 def _titled(certificate: Certificate) -> bytes:

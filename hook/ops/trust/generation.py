@@ -19,16 +19,16 @@ import os
 import re
 import shutil
 import stat
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
-from hook.core.base.errors import describe
 from hook.core.base.system import write_all
 from hook.core.policy.trust_layout import GENERATIONS, LIVE, MANIFEST
+from hook.node.change.journal import lock
+from hook.node.systemd import wait_until
 from hook.ops.trust.certificate import TrustError
 
 KEEP = 3
@@ -62,16 +62,8 @@ class Store:
         """Hold the lock that lets one build at a time change the store. Raises TrustError after LOCK_SECONDS."""
         fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        text = f"{self.directory}: another build has been running for {LOCK_SECONDS:g} s"
-                        raise TrustError(text) from None
-                    time.sleep(0.05)
+            if not wait_until(lambda: lock(fd, fcntl.LOCK_EX), LOCK_SECONDS, 0.05):
+                raise TrustError(f"{self.directory}: another build has been running for {LOCK_SECONDS:g} s")
             yield
         finally:
             os.close(fd)
@@ -116,12 +108,7 @@ class Store:
             self._clean()
             raise
         new.rename(self.path(number))
-        try:
-            self._apply(changes)
-        except _NothingChangedError as error:
-            shutil.rmtree(self.path(number), ignore_errors=True)
-            self._clean()
-            raise error.reason from None
+        self._apply(changes, self.path(number))
 
     def complete(self, number: int) -> bool:
         """Bring an existing generation's files to live. Returns whether that changed anything. Raises OSError."""
@@ -131,13 +118,8 @@ class Store:
         except BaseException:
             self._clean()
             raise
-        changed = bool(changes.written or changes.removed)
-        try:
-            self._apply(changes)
-        except _NothingChangedError as error:
-            self._clean()
-            raise error.reason from None
-        return changed
+        self._apply(changes)
+        return bool(changes.written or changes.removed)
 
     def prune(self) -> list[int]:
         """Remove old generations of which no process has a mount. Returns their numbers."""
@@ -167,37 +149,31 @@ class Store:
         for number, (_, content) in enumerate(changes.written):
             _place(f"{staging}/{number}", content, source)
         _make_directories(self.live, files)
-        _sync(self.directory)
+        _sync(self.directory, "syncfs")
         return changes
 
-    def _apply(self, changes: Moves) -> None:
-        """Rename the staged files. Raises _NothingChangedError if the first phase fails, OSError."""
+    def _apply(self, changes: Moves, generation: Path | None = None) -> None:
+        """Rename the staged files. Raises OSError. `generation`: removed if no live file was replaced before that."""
         staging = self.directory / _STAGING
         touched = {(self.live / path).parent for path in [path for path, _ in changes.written] + changes.removed}
         done: list[Path] = []
         for number, (path, _) in enumerate(changes.written):
             try:
                 (staging / str(number)).rename(self.live / path)
-            except OSError as error:
+            except OSError:
                 if number < len(changes.added):
                     for added in reversed(done):
                         added.unlink(missing_ok=True)
-                    raise _NothingChangedError(error) from None
+                    if generation:
+                        shutil.rmtree(generation, ignore_errors=True)
+                    self._clean()
                 raise
             done.append(self.live / path)
         for path in changes.removed:
             (self.live / path).unlink(missing_ok=True)
         for directory in touched:
-            _flush(directory)
+            _sync(directory, "fsync")
         self._clean()
-
-
-class _NothingChangedError(Exception):
-    """A rename failed before any live file was replaced."""
-
-    def __init__(self, reason: OSError) -> None:
-        super().__init__(describe(reason))
-        self.reason = reason
 
 
 def read_tree(directory: Path) -> dict[str, bytes]:
@@ -221,7 +197,8 @@ def mounted(generations: Path, numbers: list[int]) -> set[int]:
     All of them without CAP_SYS_PTRACE, which shows other users' mounts. With it, only processes of an outer user
     namespace cannot be looked at; what runs containers is not among them.
     """
-    if not _may_look():
+    status = Path("/proc/self/status").read_text("utf-8", "replace")
+    if not int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_SYS_PTRACE & 1:
         return set(numbers)
     marks = {number: f"/{generations.parent.name}/{GENERATIONS}/{number:06d}" for number in numbers}
     found: set[int] = set()
@@ -239,12 +216,6 @@ def mounted(generations: Path, numbers: list[int]) -> set[int]:
         looked.add(namespace)
         found |= {number for number, mark in marks.items() if mark in text}
     return found
-
-
-def _may_look() -> bool:
-    """Whether this process has CAP_SYS_PTRACE."""
-    status = Path("/proc/self/status").read_text("utf-8", "replace")
-    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_SYS_PTRACE & 1)
 
 
 def _make_directories(directory: Path, files: Iterable[str]) -> None:
@@ -272,20 +243,15 @@ def _place(path: str, content: bytes, present: dict[bytes, str]) -> None:
         os.close(fd)
 
 
-def _flush(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+def _sync(directory: Path, call: str) -> None:
+    """Write a directory (fsync), or its whole file system (syncfs) to the disk. Raises OSError.
 
-
-def _sync(directory: Path) -> None:
-    """Write the file system of a directory to the disk: once, where an fsync of a thousand files takes seconds."""
+    The latter once, where an fsync of a thousand files takes seconds.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if libc.syncfs(fd):
+        if getattr(libc, call)(fd):
             raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(directory))
     finally:
         os.close(fd)
@@ -313,7 +279,7 @@ class Moves:
 def moves(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Moves:
     """How a directory's files become others. Both: content by path."""
     found = Moves()
-    for group in sorted(_groups((*old, *new))):
+    for group in sorted({match[1] for path in (*old, *new) if (match := _SLOT.fullmatch(path))}):
         _move_group(group, old, new, found)
     for path in sorted(new):
         if _SLOT.fullmatch(path):
@@ -324,10 +290,6 @@ def moves(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Moves:
             found.replaced.append((path, new[path]))
     found.removed += sorted(path for path in old if path not in new and path not in found.removed)
     return found
-
-
-def _groups(paths: Iterable[str]) -> set[str]:
-    return {match[1] for path in paths if (match := _SLOT.fullmatch(path))}
 
 
 def _move_group(group: str, old: Mapping[str, bytes], new: Mapping[str, bytes], found: Moves) -> None:

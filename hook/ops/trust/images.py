@@ -88,15 +88,14 @@ def source_of(path: str, image: Image, mounts: Mounts) -> str | None:
     at = [_follow(destination, image.links) for destination, _ in mounts]
     current, source, rest = -1, "", ""
     parts = [part for part in clean(path).split("/") if part]
-    prefix, number, hops = "", 0, 0
+    prefix, number = "", 0
     while number < len(parts):
         prefix += f"/{parts[number]}"
         number += 1
         last = max((index for index, place in enumerate(at) if place == prefix), default=-1)
         if last > current:
             current, source, rest = last, mounts[last][1], "/".join(parts[number:])
-        elif current < 0 and prefix in image.links and hops < 40:
-            hops += 1
+        elif current < 0 and prefix in image.links:
             parts = [*clean(image.links[prefix]).strip("/").split("/"), *parts[number:]]
             prefix, number = "", 0
     if current < 0:
@@ -106,11 +105,7 @@ def source_of(path: str, image: Image, mounts: Mounts) -> str | None:
 
 def _follow(path: str, links: Mapping[str, str]) -> str:
     """A path with the image's links resolved, as the runtime does before it mounts there."""
-    for _ in range(40):
-        for link, target in links.items():
-            if path == link or path.startswith(f"{link}/"):
-                path = target + path[len(link) :]
-                break
-        else:
-            break
+    for link, target in links.items():
+        if path == link or path.startswith(f"{link}/"):
+            return _follow(target + path[len(link) :], links)
     return path

@@ -6,15 +6,12 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from ipaddress import IPv4Address
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
+from unit.ops.trust.authority import ca
 
 
 class Authority:
@@ -25,39 +22,11 @@ class Authority:
         self.pem = directory / f"{name}.pem"
         self.key = directory / f"{name}.key"
         self.server = directory / f"{name}-server.pem"
-        key, subject = ec.generate_private_key(ec.SECP256R1()), _named(f"{name} root")
-        self.certificate = _signed(subject, subject, key.public_key(), key, x509.BasicConstraints(True, None))
-        self.pem.write_bytes(self.certificate.public_bytes(Encoding.PEM))
-        self.key.write_bytes(_private(key))
-        own = ec.generate_private_key(ec.SECP256R1())
-        served = _signed(_named(host), subject, own.public_key(), key, x509.BasicConstraints(False, None))
-        self.server.write_bytes(served.public_bytes(Encoding.PEM) + _private(own))
-
-
-def _private(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _named(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
-
-
-def _signed(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    by: ec.EllipticCurvePrivateKey,
-    constraints: x509.BasicConstraints,
-) -> x509.Certificate:
-    now = datetime.now(UTC)
-    number = x509.random_serial_number()
-    built = x509.CertificateBuilder(issuer, subject, key, number, now - timedelta(hours=1), now + timedelta(days=30))
-    built = built.add_extension(constraints, critical=True)
-    if not constraints.ca:
-        [host] = subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-        names = x509.SubjectAlternativeName([x509.DNSName(str(host.value)), x509.IPAddress(IPv4Address("127.0.0.1"))])
-        built = built.add_extension(names, critical=False)
-    return built.sign(by, hashes.SHA256())
+        made = ca(f"{name} root", signer=ec.generate_private_key(ec.SECP256R1()))
+        served = ca(host, by=made, signer=ec.generate_private_key(ec.SECP256R1()), is_ca=False, host=host)
+        self.pem.write_bytes(made.pem)
+        self.key.write_bytes(made.key_in(Encoding.PEM))
+        self.server.write_bytes(served.pem + served.key_in(Encoding.PEM))
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.runtimes import guarded
 from e2e.support import REASSERT, Bundle, Node, Running, run
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.conftest import Company
@@ -180,18 +180,16 @@ RHEL_LINKS = ("etc/ssl/certs", "../pki/tls/certs")
 SUSE_LINKS = ("etc/ssl/certs", "../../var/lib/ca-certificates/pem")
 
 
-@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
-@pytest.mark.parametrize("name", EACH)
 @pytest.mark.parametrize(("link", "target"), [RHEL_LINKS, SUSE_LINKS], ids=["rhel", "suse"])
 def test_two_mounts_that_a_link_leads_to_one_place(
-    link: str, target: str, name: str, adapter: str, company: Company, node: Node, bundle: Bundle
+    link: str, target: str, pair: tuple[str, str], company: Company, node: Node, bundle: Bundle
 ) -> None:
     node.compile(company.policy(trust=", stacks: []"))
     run("rm", "-r", str(bundle.rootfs / link))
     (bundle.rootfs / link).symlink_to(target)
     (bundle.rootfs / link).parent.joinpath(target).resolve().mkdir(parents=True)
     bundle.spec["root"]["readonly"] = True
-    with guarded(adapter, real_runtime(name, node.directory), node, bundle) as container:
+    with guarded(pair[1], pair[0], node, bundle) as container:
         for path in (BUNDLE, "/etc/pki/tls/certs/ca-bundle.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"):
             assert company.authority.pem.read_text().strip() in container.exec("/bin/cat", path), path
     [event] = node.logged()
@@ -222,19 +220,6 @@ def test_new_generation_reaches_running_containers_within_a_second(
         assert answers(said) == all_say(True), said
         company.build(company.authority)
         assert answers(container.exec("/bin/sh", "-c", script)) == all_say(False)
-
-
-def test_single_file_stays_the_old_one_until_the_container_is_created_again(
-    company: Company, node: Node, bundle: Bundle, directory: Path
-) -> None:
-    second = Authority(directory, "second")
-    node.compile(company.policy(trust=", stacks: [], mount: Files"))
-    with Running(node.dispatcher(RUNC), bundle) as container:
-        company.build(company.authority, second)
-        assert second.pem.read_text().strip() not in container.exec("/bin/cat", BUNDLE)
-        with Running(node.dispatcher(RUNC), bundle) as later:
-            assert second.pem.read_text().strip() in later.exec("/bin/cat", BUNDLE)
-    company.build(company.authority)
 
 
 # -- a node without the store

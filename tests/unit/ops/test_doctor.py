@@ -108,11 +108,11 @@ def test_no_secret_of_a_container_gets_into_a_bundle(root_dir: Path, secret: str
     records += [{"MESSAGE": "Started reassert-agent.service.", "_PID": "1"}, {"MESSAGE": [*secret.encode()]}, {}]
     machine.program("journalctl", f"cat {machine.file('/run/said', chr(10).join(map(json.dumps, records)))}")
     path = root_dir / "bundle.tar.gz"
-    names = bundle.write(str(path), "page\n", {}, seen(root_dir / "p", *events))
+    count = bundle.write(str(path), "page\n", {}, seen(root_dir / "p", *events))
     assert path.stat().st_mode & 0o777 == 0o600
     with tarfile.open(path) as found:
         texts = {member.name: found.extractfile(member).read().decode() for member in found}  # type: ignore[union-attr]  # all are files
-    assert len(texts) == len(names)
+    assert len(texts) == count
     assert not [name for name, text in texts.items() if "s3cr3t" in text or '"ab"' in text]
     first = json.loads(texts["reassert-doctor/events.jsonl"].splitlines()[0])
     assert first["edits"] == [{"rule": "ca", "kind": "env", "name": "CA"}]

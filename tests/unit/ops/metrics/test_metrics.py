@@ -285,8 +285,7 @@ def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None
     metrics = Metrics()
     for number in range(300):
         metrics.edit(f"rule-{number}", "env", "applied", "runtime")
-    work = service._Work(metrics, str(tmp_path), None)
-    work.write()
+    service.write(metrics, str(tmp_path), print)
     path, stop, bad = tmp_path / service.FILE, threading.Event(), list[str]()
 
     def read() -> None:
@@ -298,7 +297,7 @@ def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(30):
-        work.write()
+        service.write(metrics, str(tmp_path), print)
     stop.set()
     reader.join()
     assert bad == []
@@ -306,8 +305,11 @@ def test_the_textfile_is_replaced_and_never_half_written(tmp_path: Path) -> None
     assert os.listdir(tmp_path) == [service.FILE], "no other file that node_exporter could read"
 
 
-def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A pod on the node's network can occupy the port; the agent answers container starts all the same."""
+def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path) -> None:
+    """A pod on the node's network can occupy the port; the agent answers container starts all the same.
+
+    That, and a textfile that cannot be written, is said once.
+    """
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         command = "import sys; from unit.ops.metrics.test_metrics import serve; serve(*sys.argv[1:])"
@@ -333,18 +335,13 @@ def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path, capsys
     finally:
         running.kill()
         running.wait()
+        said = running.stderr.read()
         running.stderr.close()
+    assert (said.count(b"--textfile"), said.count(b"in use")) == (1, 0)
 
 
 def serve(address: str, directory: str) -> None:
     """The agent's part of it, in a process of its own."""
-    service._COUNT = 0.2
-    service.start(options(Path(directory), metrics=address), False, True)
+    service._COUNT = service._WRITE = 0.2
+    service.start(options(Path(directory), metrics=address, textfile=f"{directory}/none"), False, True)
     time.sleep(60)
-
-
-def test_a_textfile_that_cannot_be_written_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    work = service._Work(Metrics(), str(tmp_path / "none"), None)
-    work.write()
-    work.write()
-    assert capsys.readouterr().err.count("--textfile") == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from ipaddress import IPv4Address
 from pathlib import Path
 
 from cryptography import x509
@@ -74,8 +75,12 @@ def ca(
     signs: bool | None = None,
     algorithm: hashes.HashAlgorithm | None = None,
     serial: int | None = None,
+    host: str = "",
 ) -> Made:
-    """A certificate that its own key signed, or the key of `by`. `is_ca`: None for no basic constraints."""
+    """A certificate that its own key signed, or the key of `by`. `is_ca`: None for no basic constraints.
+
+    `host`: of a server, which is at 127.0.0.1.
+    """
     own = signer or key()
     subject = named(name) if isinstance(name, str) else name
     builder = (
@@ -95,6 +100,9 @@ def ca(
         builder = builder.add_extension(extension, critical=False)
     if is_ca is not None:
         builder = builder.add_extension(x509.BasicConstraints(is_ca, None), critical=True)
+    if host:
+        names = x509.SubjectAlternativeName([x509.DNSName(host), x509.IPAddress(IPv4Address("127.0.0.1"))])
+        builder = builder.add_extension(names, critical=False)
     if signs is not None:
         usage = dict.fromkeys(
             ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "crl_sign"), False

@@ -37,7 +37,7 @@ def refused(node: Node) -> str:
         node.build()
     assert node.files() == before
     assert [path.name for path in (node.store / "generations").iterdir()] == ["000001"]
-    assert "generation 1 stays in force" in caught.value.outcome  # type: ignore[attr-defined]  # a TrustError has it
+    assert "generation 1 stays in force" in caught.value.outcome
     return str(caught.value)
 
 
@@ -157,7 +157,7 @@ def test_losing_certificates_is_refused_and_names_them(built: Node) -> None:
     ) as caught:
         built.build()
     digest = roots()[0].certificate.fingerprint(hashes.SHA256()).hex()[:16]
-    assert f"would be lost: System Root 0 (system root, sha256 {digest})" in caught.value.outcome  # type: ignore[attr-defined]  # a TrustError has it
+    assert f"would be lost: System Root 0 (system root, sha256 {digest})" in caught.value.outcome
     assert built.files() == before
     assert built.build(allow_removal=True).number == 2
     assert built.build().number == 2
@@ -168,7 +168,7 @@ def test_an_added_ca_whose_file_was_removed_is_a_loss(built: Node) -> None:
     built.add("other.pem", OTHER)
     with pytest.raises(TrustError) as caught:
         built.build()
-    assert "would be lost: Company CA (added, sha256 " in caught.value.outcome  # type: ignore[attr-defined]  # a TrustError has it
+    assert "would be lost: Company CA (added, sha256 " in caught.value.outcome
 
 
 def test_a_broken_manifest_is_named_with_the_remedy(built: Node) -> None:

@@ -28,8 +28,7 @@ FILES = (
     *(f"{layout.CERTS}/{name}" for name in (
         layout.BUNDLE, layout.ADDED, layout.JAVA, layout.CERTS_BUNDLE, layout.CERTS_TRUST)),
     *(f"{layout.EXTRACTED}/{name}" for name in (
-        layout.JAVA, layout.EXTRACTED_TLS, layout.EXTRACTED_EMAIL, layout.EXTRACTED_CODE, layout.EXTRACTED_TRUST,
-        f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
+        layout.JAVA, *layout.EXTRACTED_BUNDLES, f"{layout.EXTRACTED_HASHED}/{layout.BUNDLE}")),
 )  # fmt: skip
 
 

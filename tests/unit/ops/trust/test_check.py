@@ -61,11 +61,6 @@ def test_a_later_mount_hides_an_earlier_one_below_it() -> None:
     assert source_of("/etc/sslx", OTHER, mounts) is None
 
 
-def test_links_in_a_circle_end() -> None:
-    circle = Image("circle", (), {"/a": "/b", "/b": "/a"})
-    assert source_of("/a/x", circle, [("/c", "/d")]) is None
-
-
 def policy(node: Node, *rules: dict[str, Any]) -> str:
     path = node.directory / "policy.yaml"
     path.write_text(document(*rules))

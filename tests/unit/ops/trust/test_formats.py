@@ -11,7 +11,6 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from hook.ops.trust import formats
 from hook.ops.trust.build import Built, Sources, build
 from hook.ops.trust.certificate import Certificate, Place
 from hook.ops.trust.source import SYSTEM
@@ -99,21 +98,6 @@ def test_a_jvm_reads_its_default_store_without_a_password(store: Node) -> None:
     """It finds no certificate in an encrypted store then, and trusts nothing."""
     content = (store.live / "java/cacerts").read_bytes()
     assert all(made.der in content for made in (*roots(), COMPANY))
-
-
-def test_the_same_certificates_give_the_same_java_store(store: Node) -> None:
-    given = [Certificate(made.der, Place("c")) for made in roots()]
-    assert formats.java_store(given) == formats.java_store(given)
-
-
-@pytest.mark.slow
-def test_keytool_lists_trusted_certificates(store: Node) -> None:
-    """Where the machine has a JDK: it is too large to install for this. The test above has what Java looks for."""
-    for keytool in [tool for tool in [shutil.which("keytool")] if tool]:
-        for password in (["-storepass", "changeit"], []):
-            command = [keytool, "-list", "-keystore", store.live / "java/cacerts", *password]
-            listed = subprocess.run(command, capture_output=True, text=True, check=True, input="\n").stdout
-            assert listed.count("trustedCertEntry") == 4
 
 
 def test_every_file_is_a_real_one_that_anybody_can_read(node: Node) -> None:
