@@ -15,6 +15,7 @@ import pytest
 from cryptography import x509
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME
+from e2e.kubernetes.pods import one_rule
 from e2e.node.engines import CONFIG
 from e2e.support import TOP
 from e2e.trust.authorities import Authority
@@ -23,14 +24,7 @@ from unit.kubernetes.chart import load
 from cluster.cluster import CONTROL, NAMESPACE, TAINT, Cluster, Object, running
 
 SUITES = ("bookworm", "trixie", "forky")
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-spec:
-  exclude: {namespaces: [kube-system]}
-  rules:
-  - {name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}
-"""
+POLICY = one_rule("{name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}")
 OTHER = POLICY.replace("void", "none")
 BROKEN = POLICY.replace("value:", "valeu:")
 """YAML and a NodePolicy, so that only `reassert policy check` sees it."""
