@@ -222,12 +222,10 @@ class Ledgers:
 
     def table(self) -> str:
         """What is guaranteed, by adapter."""
-        rows = []
-        for claim in self.data["claim"]:
-            rows.append([claim["text"], *(self._cell(claim, adapter) for adapter in ADAPTERS)])
+        rows = [[claim["text"], *(self._cell(claim, adapter) for adapter in ADAPTERS)] for claim in self.data["claim"]]
         every = _versions([*self.data["parameters"].values(), *self.data["fixed"].values()])
         names = ", ".join(" ".join([program, *each]) for program, each in every.items() if each)
-        legend = f"A name without a version stands for all that are tried: {names}.\n\n"
+        legend = f"Tried are {names}. A name alone is the first of these versions, and NAME* all of them.\n\n"
         return legend + table(["claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
 
     def _cell(self, claim: dict[str, Any], adapter: str) -> str:
@@ -237,9 +235,7 @@ class Ledgers:
         order = list(self.data["parameters"].values())
         tried.sort(key=lambda name: order.index(name) if name in order else len(order))
         every, versions = _versions([*order, *self.data["fixed"].values()]), _versions(tried)
-        with_ = ", ".join(
-            program if each == every[program] else f"{program} {' '.join(each)}" for program, each in versions.items()
-        )
+        with_ = ", ".join(_short(program, each, every[program]) for program, each in versions.items())
         return ": ".join(part for part in (words or "yes", with_) if part)
 
     def track_record(self) -> str:
@@ -254,6 +250,13 @@ class Ledgers:
             closed.setdefault(hole["fixed"], []).append([gave, since, "<br>".join(f"`{each}`" for each in tried)])
         header = ["what an attacker had", "since", "tried again by"]
         return "\n".join(f"## Closed in {fixed}\n\n{table(header, rows)}" for fixed, rows in closed.items())
+
+
+def _short(program: str, tried: list[str], every: list[str]) -> str:
+    """A program with the versions that a claim is tried with: NAME for the first one, NAME* for all."""
+    if tried == every:
+        return program + "*" * (len(every) > 1)
+    return program if tried == every[:1] else f"{program} {' '.join(tried)}"
 
 
 def _versions(names: Iterable[str]) -> dict[str, list[str]]:
