@@ -222,14 +222,11 @@ class Ledgers:
 
     def table(self) -> str:
         """What is guaranteed, by adapter."""
-        rows = []
-        for number, claim in enumerate(self.data["claim"], 1):
-            cells = [self._cell(claim, adapter) for adapter in ADAPTERS]
-            rows.append([str(number), claim["text"], *cells])
+        rows = [[claim["text"], *(self._cell(claim, adapter) for adapter in ADAPTERS)] for claim in self.data["claim"]]
         every = _versions([*self.data["parameters"].values(), *self.data["fixed"].values()])
         names = ", ".join(" ".join([program, *each]) for program, each in every.items() if each)
-        legend = f"A name without a version stands for all that are tried: {names}.\n\n"
-        return legend + table(["", "claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
+        legend = f"Tried are {names}. A name alone is the first of these versions, and NAME* all of them.\n\n"
+        return legend + table(["claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
 
     def _cell(self, claim: dict[str, Any], adapter: str) -> str:
         tests = claim.get(adapter, [])
@@ -238,21 +235,28 @@ class Ledgers:
         order = list(self.data["parameters"].values())
         tried.sort(key=lambda name: order.index(name) if name in order else len(order))
         every, versions = _versions([*order, *self.data["fixed"].values()]), _versions(tried)
-        with_ = ", ".join(
-            program if each == every[program] else f"{program} {' '.join(each)}" for program, each in versions.items()
-        )
+        with_ = ", ".join(_short(program, each, every[program]) for program, each in versions.items())
         return ": ".join(part for part in (words or "yes", with_) if part)
 
     def track_record(self) -> str:
-        """Every hole, with what tries it again."""
-        rows = []
+        """Every hole, by the version that closed it, with what tries it again."""
+        closed: dict[str, list[list[str]]] = {}
         for hole in self.holes:
             for test in hole["tests"]:
                 self._items(test)
             tried = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
-            versions = [hole["introduced"], hole["found"], hole["fixed"]]
-            rows.append([hole["gave"], *versions, "<br>".join(f"`{each}`" for each in tried)])
-        return table(["what an attacker had", "introduced in", "found by", "fixed in", "tried again by"], rows)
+            gave = hole["gave"] + (" (fuzz)" if hole["found"] == "fuzz" else "")
+            since = "" if hole["introduced"] == hole["fixed"] else hole["introduced"]
+            closed.setdefault(hole["fixed"], []).append([gave, since, "<br>".join(f"`{each}`" for each in tried)])
+        header = ["what an attacker had", "since", "tried again by"]
+        return "\n".join(f"## Closed in {fixed}\n\n{table(header, rows)}" for fixed, rows in closed.items())
+
+
+def _short(program: str, tried: list[str], every: list[str]) -> str:
+    """A program with the versions that a claim is tried with: NAME for the first one, NAME* for all."""
+    if tried == every:
+        return program + "*" * (len(every) > 1)
+    return program if tried == every[:1] else f"{program} {' '.join(tried)}"
 
 
 def _versions(names: Iterable[str]) -> dict[str, list[str]]:

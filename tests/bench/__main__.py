@@ -82,7 +82,7 @@ def _options() -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=PATH",
-        help="nvidia=…/nvidia-container-runtime (its -hook beside it) or oci-add-hooks=…; may be repeated",
+        help="nvidia=…/nvidia-container-runtime (its -hook beside it)",
     )
     parser.add_argument(
         "--other",

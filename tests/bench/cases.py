@@ -11,17 +11,14 @@ from pathlib import Path
 
 from bench.container import Container, process_file
 from bench.labels import Engine
-from bench.measure import Action, Sample, interleaved, peak, timed
+from bench.measure import Action, Sample, interleaved, peak
 from bench.node import REASSERT, Contender, Node
 from bench.resident import measure as resident
 from bench.results import Results
 from bench.together import together
 
 TINY, USUAL = 5_000, 30_000
-RULES = (1, 30, 1000)
 BASE, AGAIN = "runc", "runc again"
-STARTED = "reassert, verifies, no restart"
-"""With the env in its hook entry that saves the bootloader from starting itself again, as `reassert-runc` has it."""
 WARM = ", warm"
 """How the name of a contender with an agent ends."""
 PROBES, PROBING = 25, "25 execs a second"
@@ -58,11 +55,7 @@ class Bench:
             found.append((self.node.dispatcher(self.node.policy(rules), real, path, name), False))
             found.append((self.node.warm(self.node.policy(rules), real, path, name), False))
         for name, path in self.peers.items():
-            for contender in self.node.peer(name, path, real):
-                found.append((contender, True))
-                if name == "nvidia":
-                    idle = Contender("nvidia, no device", contender.command, contender.environment)
-                    found.append((idle, False))
+            found.append((self.node.peer(name, path, real), True))
         return found
 
     def stub(self) -> str:
@@ -155,17 +148,12 @@ def hook(bench: Bench) -> None:
     """The time of a prestart hook in `runc create`."""
     node = bench.node
     policy = node.policy(30)
-    options = node.options(policy)
-    ours = (str(REASSERT), "hook", *options, "prestart")
-    started = [f"_PYI_ARCHIVE_FILE={REASSERT}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={REASSERT.parent}/lib"]
     hooks: dict[str, tuple[str, ...]] = {
         BASE: (),
         AGAIN: (),
         "/bin/true": ("/bin/true",),
-        "reassert, verifies": ours,
-        STARTED: ours,
+        "reassert, verifies": (str(REASSERT), "hook", *node.options(policy), "prestart"),
         "reassert, verifies, warm": (node.warm_hook(policy), "prestart"),
-        "reassert, mounts": (str(REASSERT), "hook", "--mount-ca", *options, "prestart"),
     }
     for name, path in bench.others.items():
         hooks[f"{name}, verifies, warm"] = (node.warm_hook(policy, path, name), "prestart")
@@ -175,20 +163,11 @@ def hook(bench: Bench) -> None:
     for name, command in hooks.items():
         bundle = node.bundle(f"hook {name}".replace(" ", "-").replace("/", "-"), USUAL)
         bundle.corrected()
-        if not name.endswith("mounts"):
-            bundle.mount(node.ca, "/etc/ssl")
+        bundle.mount(node.ca, "/etc/ssl")
         if command:
-            bundle.with_hook(*command, env=started if name == STARTED else ())
+            bundle.with_hook(*command)
         actions[name] = Container(node, Contender(name, (node.runc,)), bundle, bench.unique()).only_create
     bench.measure("prestart hook, 30 kB", actions)
-
-
-def compile_policy(bench: Bench) -> None:
-    """The time of a compilation after a change of the policy."""
-    commands = {f"{count} rules": bench.node.compile(bench.node.policy(count)) for count in RULES}
-    # mypy cannot infer a lambda whose defaults bind the loop's variables
-    actions: dict[str, Action] = {name: lambda c=c: timed(c) for name, c in commands.items()}  # type: ignore[misc]  # mypy sees no type of a lambda's default
-    bench.measure("compile a policy of", actions, max(bench.rounds // 6, 6), base="")
 
 
 def memory(bench: Bench) -> None:
@@ -281,7 +260,6 @@ GROUPS: dict[str, Callable[[Bench], None]] = {
     "life": life,
     "verbs": verbs,
     "hook": hook,
-    "compile": compile_policy,
     "together": lambda bench: together(bench, USUAL),
     "memory": memory,
     "labels": labels,

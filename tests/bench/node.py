@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -145,19 +145,14 @@ class Node:
             ticks += int(fields[11]) + int(fields[12])
         return ticks * 1e3 / os.sysconf("SC_CLK_TCK")
 
-    def peer(self, name: str, path: str, real: str = "") -> list[Contender]:
+    def peer(self, name: str, path: str, real: str = "") -> Contender:
         """Another project's wrapper, by the name under which its calling convention is known here."""
+        if name != "nvidia":
+            raise SystemExit(f"--peer {name}: only nvidia is known")
         real = real or self.runc
-        if name == "oci-add-hooks":
-            hooks = self.top / "hooks.json"
-            hooks.write_text('{"hooks":{"prestart":[]}}')
-            return [Contender(name, (path, "--hook-config-path", str(hooks), "--runtime-path", real))]
-        if name == "nvidia":
-            home = self.top / f"nvidia-{Path(real).name}"
-            self._nvidia_config(home, real)
-            environment = {**ENVIRONMENT, "XDG_CONFIG_HOME": str(home)}
-            return [Contender(name, (path,), environment)]
-        raise SystemExit(f"--peer {name}: only nvidia and oci-add-hooks are known")
+        home = self.top / f"nvidia-{Path(real).name}"
+        self._nvidia_config(home, real)
+        return Contender(name, (path,), {**ENVIRONMENT, "XDG_CONFIG_HOME": str(home)})
 
     def _nvidia_config(self, home: Path, real: str) -> None:
         """CDI, with a device that brings one env and one mount: what our policy does, done its way."""
@@ -224,12 +219,11 @@ class Bundle:
         """The engine's config.json again."""
         self._config.write_bytes(self.content)
 
-    def with_hook(self, *command: str, env: Sequence[str] = ()) -> None:
+    def with_hook(self, *command: str) -> None:
         """The same with a prestart hook."""
         spec = json.loads(self.content)
-        spec["hooks"] = {
-            "prestart": [{"path": command[0], "args": list(command), "env": ["PATH=/bin", *env], "timeout": 10}]
-        }
+        entry = {"path": command[0], "args": list(command), "env": ["PATH=/bin"], "timeout": 10}
+        spec["hooks"] = {"prestart": [entry]}
         self.content = as_engines_write(spec)
         self.fresh()
 

@@ -3,7 +3,7 @@
 #
 #   sudo tests/bench/run.sh                                     everything, about 30 minutes
 #   sudo tests/bench/run.sh --quick --only life,verbs           does it run at all
-#   sudo tests/bench/run.sh --peer nvidia=/usr/bin/nvidia-container-runtime --peer oci-add-hooks=/usr/bin/oci-add-hooks
+#   sudo tests/bench/run.sh --peer nvidia=/usr/bin/nvidia-container-runtime
 #   sudo tests/bench/run.sh --help
 #
 # NRI beside a Go plugin:

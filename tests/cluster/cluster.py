@@ -48,6 +48,18 @@ ExecStart=/src/reassert/tests/cluster/kubelet.sh --config=/etc/kubernetes/kubele
 [Install]
 WantedBy=multi-user.target
 """
+KUBELET_CONFIG: Object = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+    "cgroupDriver": "cgroupfs",
+    "failCgroupV1": False,
+    "localStorageCapacityIsolation": False,
+    "evictionHard": {"memory.available": "1Mi"},
+    "imageGCHighThresholdPercent": 100,
+    "failSwapOn": False,
+}
+"""Of every kubelet here: it finds the machine as it is."""
 
 
 class Authority:
@@ -220,15 +232,7 @@ class Cluster:
             },
         }
         kubelet = {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-            "cgroupDriver": "cgroupfs",
-            "failCgroupV1": False,
-            "localStorageCapacityIsolation": False,
-            "evictionHard": {"memory.available": "1Mi"},
-            "imageGCHighThresholdPercent": 100,
-            "failSwapOn": False,
+            **KUBELET_CONFIG,
             "featureGates": dict.fromkeys(GATES, True),
             "registerWithTaints": [{"key": TAINT, "effect": "NoSchedule"}],
             "authentication": {"x509": {"clientCAFile": "/etc/kubernetes/ca.crt"}},
@@ -359,11 +363,20 @@ def ip(*arguments: str) -> None:
 
 
 @contextmanager
+def control_plane(controllers: str = "*") -> Iterator[Cluster]:
+    """A cluster without nodes; `controllers` as for `Cluster`."""
+    cluster = Cluster(controllers)
+    try:
+        yield cluster
+    finally:
+        cluster.end()
+
+
+@contextmanager
 def running(*suites: str) -> Iterator[Cluster]:
     """A cluster with nodes of these suites, all Ready."""
     with ExitStack() as stack:
-        cluster = Cluster()
-        stack.callback(cluster.end)
+        cluster = stack.enter_context(control_plane())
         for suite in suites:
             cluster.add(stack.enter_context(booted(suite)))
 

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from e2e.support import run
+from unit.kubernetes.test_facts import ENGINE
 
-from cluster.cluster import CONTROL, NAMESPACE, PROGRAMS, Cluster, Object, usage
-from cluster.on_api_server import ACCOUNT, FACTS, GROUP, VALUES, ended, enforcement, pod, reporting
+from cluster.cluster import CONTROL, NAMESPACE, PROGRAMS, Cluster, Object, control_plane, usage
+from cluster.on_api_server import ACCOUNT, FACTS, GROUP, VALUES, enforcement, pod, reporting
 
 NODES = int(os.environ.get("REASSERT_TEST_NODES", "1000"))
 ROUNDS = 3
@@ -30,17 +31,7 @@ SIZE = "apiserver_storage_size_bytes"
 STATUS: Object = FACTS | {
     "message": "",
     "engine": "containerd 1.7.24",
-    "engines": [
-        {
-            "name": "containerd",
-            "version": "containerd 1.7.24",
-            "running": True,
-            "adapters": ["runtime"],
-            "wired": ["runc", "nvidia", "nvidia-cdi", "crun"],
-            "notWired": [],
-            "notKnown": [],
-        }
-    ],
+    "engines": [ENGINE],
     "verify": {
         "at": "2026-01-31T11:00:00Z",
         "result": "Protected",
@@ -89,7 +80,7 @@ def each(do: Callable[[int], object], count: int = NODES) -> list[float]:
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
-    with ended(Cluster(controllers="")) as cluster:
+    with control_plane(controllers="") as cluster:
         cluster.install(
             {**VALUES, "node": {"onUninstall": "Keep", "firstInstall": "AtOnce"}, "fleet": {"enabled": True}}
         )

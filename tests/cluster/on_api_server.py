@@ -15,7 +15,7 @@ import pytest
 from e2e.support import TOP, run
 from unit.kubernetes.chart import KUBERNETES
 
-from cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object
+from cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object, control_plane
 
 ACCOUNT = "reassert-node"
 OTHER = "reassert.internal/other"
@@ -137,18 +137,10 @@ def pod(on: str) -> Object:
     }
 
 
-@contextmanager
-def ended(cluster: Cluster) -> Iterator[Cluster]:
-    try:
-        yield cluster
-    finally:
-        cluster.end()
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """A control plane with the chart as installed without the policy, two nodes, and a pod on each."""
-    with ended(Cluster(controllers="")) as cluster:
+    with control_plane(controllers="") as cluster:
         for name in (MINE, FOREIGN):
             cluster.kubectl("create", "--filename=-", input=json.dumps(node(name)))
             alone = merge("spec", taints=node(name)["spec"]["taints"])  # the API server adds one: not-ready
@@ -172,6 +164,19 @@ def limited(cluster: Cluster, client: Client) -> Client:
     assert cluster.get("validatingadmissionpolicy", ACCOUNT)["spec"]["failurePolicy"] == "Fail"
     cluster.wait(lambda: client.patch(FOREIGN, OWN["condition"], "--dry-run=server")[0] != 0, "the policy")
     return client
+
+
+def one_round(client: Client, at: Path, **environment: str) -> None:
+    """report.sh with a token; `at` has its state and facts."""
+    (at / "sleep").write_text("#!/bin/sh\nexit 1\n")  # ends it after one round
+    (at / "sleep").chmod(0o755)
+    if not (at / "kubectl").exists():
+        (at / "kubectl").symlink_to(PROGRAMS / "kubectl")
+    own = {"PATH": f"{at}:{os.environ['PATH']}", "HOME": str(at)}  # kubectl caches below HOME
+    own |= {"KUBECONFIG": str(client.kubeconfig), "NODE": MINE}
+    own |= {"STATE_FILE": str(at / "state"), "FACTS_FILE": str(at / "facts.json")}
+    done = run("sh", str(KUBERNETES / "image/report.sh"), env=own | environment, check=False)
+    assert "could not" not in done.stderr, done.stderr
 
 
 @pytest.fixture
@@ -219,16 +224,9 @@ def test_others_are_not_limited(cluster: Cluster, limited: Client) -> None:
 def test_what_reports_do_on_their_own_node(cluster: Cluster, limited: Client, tmp_path: Path) -> None:
     """report.sh with this token sets and changes the condition, and takes the taint off; all else is as before."""
     before = cluster.get("node", MINE)
-    (tmp_path / "sleep").write_text("#!/bin/sh\nexit 1\n")  # ends it after one round
-    (tmp_path / "sleep").chmod(0o755)
-    (tmp_path / "kubectl").symlink_to(PROGRAMS / "kubectl")
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}  # kubectl caches below HOME
-    environment["KUBECONFIG"] = str(limited.kubeconfig)
-    environment |= {"NODE": MINE, "CONDITION": "true", "TAINT": TAINT, "STATE_FILE": str(tmp_path / "state")}
     for state, status in (("NotReady words\n", "False"), ("Enforcing \n", "True")):
         (tmp_path / "state").write_text(state)
-        done = run("sh", str(KUBERNETES / "image/report.sh"), env=environment, check=False)
-        assert "could not" not in done.stderr, done.stderr
+        one_round(limited, tmp_path, CONDITION="true", TAINT=TAINT)
         after = cluster.get("node", MINE)
         found = {each["type"]: each["status"] for each in after["status"]["conditions"]}
         assert found["ReassertEnforcing"] == status
@@ -299,20 +297,8 @@ def fleet(cluster: Cluster, limited: Client) -> Client:
 
 def report(cluster: Cluster, client: Client, at: Path, facts: Object) -> list[str]:
     """A round of report.sh, with the view alone, and the columns of `kubectl get nodeenforcements NODE`."""
-    (at / "sleep").write_text("#!/bin/sh\nexit 1\n")  # ends it after one round
-    (at / "sleep").chmod(0o755)
-    if not (at / "kubectl").exists():
-        (at / "kubectl").symlink_to(PROGRAMS / "kubectl")
     (at / "facts.json").write_text(json.dumps(facts))
-    environment = {"PATH": f"{at}:{os.environ['PATH']}", "HOME": str(at), "KUBECONFIG": str(client.kubeconfig)}
-    environment |= {
-        "NODE": MINE,
-        "FLEET": "true",
-        "FACTS_FILE": str(at / "facts.json"),
-        "STATE_FILE": str(at / "state"),
-    }
-    done = run("sh", str(KUBERNETES / "image/report.sh"), env=environment, check=False)
-    assert "could not" not in done.stderr, done.stderr
+    one_round(client, at, FLEET="true")
     return cluster.kubectl("get", "nodeenforcements", MINE, "--no-headers").split()
 
 

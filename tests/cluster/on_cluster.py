@@ -15,6 +15,7 @@ import pytest
 from cryptography import x509
 from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME
+from e2e.kubernetes.pods import one_rule
 from e2e.node.engines import CONFIG
 from e2e.support import TOP
 from e2e.trust.authorities import Authority
@@ -23,14 +24,7 @@ from unit.kubernetes.chart import load
 from cluster.cluster import CONTROL, NAMESPACE, TAINT, Cluster, Object, running
 
 SUITES = ("bookworm", "trixie", "forky")
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-spec:
-  exclude: {namespaces: [kube-system]}
-  rules:
-  - {name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}
-"""
+POLICY = one_rule("{name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}")
 OTHER = POLICY.replace("void", "none")
 BROKEN = POLICY.replace("value:", "valeu:")
 """YAML and a NodePolicy, so that only `reassert policy check` sees it."""
@@ -174,25 +168,8 @@ def test_helm_test(cluster: Cluster) -> None:
     cluster.helm.test("reassert", timeout=300)
 
 
-def test_the_only_token_may_patch_nodes_and_no_more(cluster: Cluster) -> None:
-    account = "--as=system:serviceaccount:kube-system:reassert-node"
-    for verb, what, answer in (
-        ("get", "nodes", "yes"),
-        ("patch", "nodes", "yes"),
-        ("patch", "nodes/status", "yes"),
-        ("update", "nodes/status", "no"),
-        ("list", "nodes", "no"),
-        ("delete", "nodes", "no"),
-        ("get", "pods", "no"),
-        ("get", "secrets", "no"),
-        ("create", "events", "no"),
-        ("patch", "daemonsets.apps", "no"),
-    ):
-        resource, _, part = what.partition("/")
-        command = ["auth", "can-i", verb, resource, account, "--namespace", NAMESPACE]
-        command += [f"--subresource={part}"] if part else []
-        said = cluster.try_kubectl(*command)[1].splitlines()
-        assert said[0].split()[0] == answer, (verb, what, said)
+def test_the_privileged_container_has_no_token(cluster: Cluster) -> None:
+    """What the token of the other one may: on_api_server.py, tests/unit/kubernetes/test_chart.py."""
     here = cluster.pods("node")[0]["metadata"]["name"]
     token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
     for container, status in (("node", 1), ("report", 0)):

@@ -6,13 +6,14 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from e2e.cri.client import wait_for
 from e2e.cri.images import PLAIN
 from e2e.node.booted import BootedNode, booted
 from e2e.node.wired import FILES, POLICY_FILE, Wirable, usual_config
+
+from cluster.cluster import KUBELET_CONFIG, PROGRAMS
 
 POLICY = """\
 apiVersion: reassert/v1
@@ -32,15 +33,7 @@ KillMode=process
 ExecStart=/src/reassert/tests/cluster/kubelet.sh --config=/etc/kubernetes/kubelet.json
 """
 KUBELET = {
-    "apiVersion": "kubelet.config.k8s.io/v1beta1",
-    "kind": "KubeletConfiguration",
-    "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
-    "cgroupDriver": "cgroupfs",
-    "failCgroupV1": False,
-    "localStorageCapacityIsolation": False,
-    "evictionHard": {"memory.available": "1Mi"},
-    "imageGCHighThresholdPercent": 100,
-    "failSwapOn": False,
+    **KUBELET_CONFIG,
     "staticPodPath": "/etc/kubernetes/manifests",
     "fileCheckFrequency": "1s",
     "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
@@ -79,7 +72,7 @@ def node() -> Iterator[BootedNode]:
             node.path(path).parent.mkdir(parents=True, exist_ok=True)
             node.path(path).write_text(text)
         node.path("/etc/kubernetes/manifests").mkdir()
-        shutil.copy(Path(os.environ["REASSERT_TEST_KUBERNETES"]) / "kubelet", node.path("/usr/local/bin/kubelet"))
+        shutil.copy(PROGRAMS / "kubelet", node.path("/usr/local/bin/kubelet"))
         node.run("systemctl", "start", "kubelet")
         yield node
         node.run("systemctl", "stop", "kubelet")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event, Thread
@@ -17,7 +16,7 @@ import pytest
 from e2e.support import run
 from unit.kubernetes.chart import CHART, find, load, objects
 
-from cluster.cluster import NAMESPACE, PROGRAMS, Cluster, Object
+from cluster.cluster import NAMESPACE, PROGRAMS, Cluster, Object, control_plane
 
 NODES = ("a", "b", "c", "d")
 ONE = "kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}, rules: []}\n"
@@ -98,17 +97,9 @@ def name_of(policy: str) -> str:
     return policy_of(find(objects(values(policy)), "DaemonSet")["spec"]["template"]["spec"])
 
 
-@contextmanager
-def ended(cluster: Cluster) -> Iterator[Cluster]:
-    try:
-        yield cluster
-    finally:
-        cluster.end()
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with ended(Cluster("*,-node-lifecycle-controller")) as cluster:
+    with control_plane("*,-node-lifecycle-controller") as cluster:
         for name in NODES:
             labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
             node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}

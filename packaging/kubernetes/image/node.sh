@@ -261,6 +261,7 @@ verify() {
 remove() {
   as_service "$there/program/reassert" node uninstall || stay "reassert node uninstall failed, see this pod's log"
   remove_trust || stay "the units of the trust store could not be removed, see this pod's log"
+  node rm -f "$in_force.candidate" # of a pod that ended while it checked the file
   if [ -e "$policy" ] && node cat "$in_force" 2>/dev/null | cmp -s - "$policy"; then
     node rm -f "$in_force" # written by this pod and not edited since
     node rmdir "${in_force%/*}" 2>/dev/null || :

@@ -16,14 +16,14 @@ from e2e.kubernetes.image import NAME
 from e2e.kubernetes.kubelet import ConfigMapVolume, container_config, host_path, probe
 from e2e.node.booted import BootedNode
 
-POLICY = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-spec:
-  exclude: {namespaces: [kube-system]}
-  rules:
-  - {name: ca, env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ca.pem}]}
-"""
+
+def one_rule(rule: str) -> str:
+    """A policy with one rule, which leaves kube-system alone."""
+    head = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  exclude: {namespaces: [kube-system]}\n"
+    return f"{head}  rules:\n  - {rule}\n"
+
+
+POLICY = one_rule("{name: ca, env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ca.pem}]}")
 
 
 class NodePod:

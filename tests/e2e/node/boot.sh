@@ -139,7 +139,7 @@ start() { # V2 NAME SCRATCH ROOT TOP PROGRAM [UNIT ...]
   mount --make-rshared /
   if [ -d /run/cgroup1 ]; then
     # Not pinned to a file, which Linux 6.18 sometimes refuses: its mount namespaces are not numbered in their order.
-    # shellcheck disable=SC2016
+    # shellcheck disable=SC2016  # the inner shell expands $$
     unshare --mount --propagation slave sh -ec 'mount --rbind /run/cgroup1 /sys/fs/cgroup
       ln -s "/proc/$$/ns/mnt" /run/cgroup1.namespace
       exec sleep infinity' &

@@ -76,7 +76,7 @@ def test_helm_lint_has_nothing_to_say(release: str) -> None:
 
 
 def test_the_archive_has_the_policy_and_the_alerts(tmp_path: Path) -> None:
-    """They are links in the repository, so that there is one of each."""
+    """As copies: a link would lead nowhere in a chart that is copied alone, and Helm warns of one at each command."""
     path = helm().package(CHART, destination=tmp_path)
     with tarfile.open(path) as archive:
         for name, source in {"policy": "config/policy.yaml", "alerts": "packaging/monitoring/alerts.yaml"}.items():

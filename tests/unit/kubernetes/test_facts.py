@@ -56,6 +56,16 @@ STATUS: dict[str, Any] = {
         "podman": {"title": "podman 4.3", "running": True, "adapters": [], "handlers": [{"name": "crun", "wired": []}]},
     },
 }
+ENGINE = {
+    "name": "containerd",
+    "version": "containerd 1.7.24",
+    "running": True,
+    "adapters": ["runtime"],
+    "wired": ["runc"],
+    "notWired": ["crun"],
+    "notKnown": ["kata"],
+}
+"""What facts.sh makes of the first engine of STATUS."""
 COUNTS = {"drifted": 2, "unknown": 1, "exempt": 3, "in-policy": 40}
 EVENTS: list[dict[str, Any]] = [
     {"event": "container.denied", "id": "1", "mode": "Enforce"},
@@ -138,15 +148,7 @@ def test_every_fact(node: Node) -> None:
         "handlers": {"wired": 1, "notWired": 1, "notKnown": 1},
         "engine": "containerd 1.7.24",
         "engines": [
-            {
-                "name": "containerd",
-                "version": "containerd 1.7.24",
-                "running": True,
-                "adapters": ["runtime"],
-                "wired": ["runc"],
-                "notWired": ["crun"],
-                "notKnown": ["kata"],
-            },
+            ENGINE,
             {
                 "name": "podman",
                 "version": "podman 4.3",
