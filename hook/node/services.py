@@ -59,7 +59,8 @@ PLUGIN_IS_OURS = "unit"
 PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
 """The note of `status` on each handler in that case."""
 
-_NRI_SOCKET = "/var/run/nri/nri.sock"
+NRI_SOCKET = "/var/run/nri/nri.sock"
+"""Where engines listen for NRI plugins if their configuration does not say."""
 
 _WITH_PLUGIN = f"""\
 # Written by `reassert node`: the agent runs the NRI plugin too (docs/agent.md).
@@ -173,25 +174,30 @@ def _unit(name: str, start: str) -> State:
     return State(text.encode())
 
 
-def nri_unit(
-    choice: Choice, address: str, handlers: Iterable[Handler] = (), default: str = ""
-) -> tuple[list[Change], list[str]]:
-    """Returns the changes that make a service run the plugin, and the units to start besides the agent's.
+def add_plugin(
+    wiring: Wiring, choice: Choice, address: str, handlers: Iterable[Handler] = (), default: str = ""
+) -> None:
+    """Makes a service run the plugin, unless others run it.
 
     `address`: the engine's NRI socket. `handlers`: the engine's. `default`: the name of the one that has no name in
     NRI's requests. Raises NodeError.
     """
+    if not choice.unit:
+        wiring.notes[PLUGIN_IS_OURS] = False
+        return
     words = [one for one in handlers if re.fullmatch(r"[\w.-]+", one.name, re.ASCII)]  # no pod can name another one
     gvisor = [one.name for one in words if one.runtime and is_gvisor(one.runtime)]
     sentries = [f"--gvisor={name}" for name in [*gvisor, *([""] if default in gvisor else [])]]
     if choice.front:
-        where = ["--nri-socket", address] if address != _NRI_SOCKET else []
+        where = ["--nri-socket", address] if address != NRI_SOCKET else []
         text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where, *sentries]))
-        return [(DROP_IN, State(text.encode()))], []
-    command = [choice.program, "nri", *(["--socket", address] if address != _NRI_SOCKET else []), *sentries]
+        wiring.artifacts.append((DROP_IN, State(text.encode())))
+        return
+    command = [choice.program, "nri", *(["--socket", address] if address != NRI_SOCKET else []), *sentries]
     path = f"{_DIRECTORY}/{PLUGIN}"
     enabled = f"{_DIRECTORY}/multi-user.target.wants/{PLUGIN}"
-    return [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))], [PLUGIN]
+    wiring.artifacts += [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))]
+    wiring.units = [PLUGIN]
 
 
 def plugin_runs() -> bool:

@@ -21,7 +21,7 @@ from hook.entry.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.entry.hook import PRECREATE
 from hook.node import systemd
 from hook.node.artifacts import dispatchers
-from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.dispatchers import behind, real_of
 from hook.node.artifacts.specs import cdi_file, hooks_d
 from hook.node.change.files import Change, State
 from hook.node.change.tree import is_installed
@@ -130,14 +130,8 @@ class Podman(Engine[Files]):
 
     def read(self) -> Files:
         """Returns the settings of podman's files, read in podman's order."""
-        files: dict[str, dict[str, Any]] = {}
-        for path in [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]:
-            try:
-                files[path] = toml.parse(Path(path).read_text(), path)
-            except FileNotFoundError:
-                continue
-            except (OSError, UnicodeDecodeError) as error:
-                raise NodeError(f"{path}: {error}") from None
+        paths = [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]
+        files = {path: toml.values_of(path) for path in paths}
         theirs = {path: values for path, values in files.items() if path != DROP_IN}
         return Files(Settings.of(files), Settings.of(theirs))
 
@@ -198,9 +192,8 @@ class Podman(Engine[Files]):
             runtimes = {wanted: runtimes.get(wanted, runtimes[default])}
         elif settings.runtime.startswith("/"):
             found[("engine", "runtime")] = default
-        taken: dict[str, str] = {}
         for name, real in runtimes.items():
-            path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, True, choice.front))
+            path = wiring.add_dispatcher(real, choice, rootless=True)
             # If the first path is missing, podman takes the next, and after the last one what it finds in PATH. The
             # last one is this drop-in, which exists and cannot be executed. So a missing dispatcher fails closed.
             found[("engine", "runtimes", name)] = [path, DROP_IN]
