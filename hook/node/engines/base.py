@@ -212,9 +212,12 @@ class Engine(ABC, Generic[Now]):
     def wire(self, now: Now, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns how to wire the engine. Raises NodeError with what is wrong and what to do if that is impossible."""
 
-    @abstractmethod
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns a file that was edited after the install without our settings; None if nothing is left."""
+        """Returns a file that was edited after the install without our settings; None if nothing is left.
+
+        Nothing is left where reassert wrote the whole file.
+        """
+        return None
 
     @abstractmethod
     def check(self, now: Now, wiring: Wiring) -> None:

@@ -383,10 +383,6 @@ class Crio(Engine[Files]):
                         f"{path} is read after {self._ours} and sets {'.'.join(key)}; name it so that it sorts before"
                     )
 
-    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns None: reassert wrote the whole drop-in."""
-        return None
-
     # -- doing it
 
     def check(self, now: Files, wiring: Wiring) -> None:

@@ -142,7 +142,7 @@ class Podman(Engine[Files]):
         found = []
         for name, path in settings.installed():
             wired = ((RUNTIME,) if real_of(path) else ()) + hooked
-            note = "" if _is_runc_like(name) else "does not read config.json as runc does; not wrapped"
+            note = "" if name not in _OTHERS else "does not read config.json as runc does; not wrapped"
             found.append(Handler(name, behind(path), wired, note))
         return found
 
@@ -175,7 +175,7 @@ class Podman(Engine[Files]):
         found: dict[toml.Key, Any] = {}
         runtimes = {}
         for name, path in settings.installed():
-            if not _is_runc_like(name):
+            if name in _OTHERS:
                 continue
             if systemd.command([path, "--version"]).returncode:
                 wiring.remarks.append(f"runtime {name}: `{path} --version` fails, so it is not wrapped")
@@ -200,10 +200,6 @@ class Podman(Engine[Files]):
             wiring.expected[name] = path
         wiring.remarks.append("`podman --runtime /PATH` bypasses reassert; only root can do that for root's containers")
         return found
-
-    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns None: reassert wrote the whole drop-in."""
-        return None
 
     def check(self, now: Files, wiring: Wiring) -> None:
         """Checks with `podman info` that each runtime name leads to its dispatcher."""
@@ -269,10 +265,6 @@ def _older(than: float) -> int:
             began < than and b"pause" not in arguments[1:2]
         )  # a pause process runs for ever, to hold a user's namespaces
     return count
-
-
-def _is_runc_like(name: str) -> bool:
-    return name not in _OTHERS
 
 
 def _hook_files(program: str) -> list[Change]:
