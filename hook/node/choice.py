@@ -10,7 +10,7 @@ from hook.node import services, status
 from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, note, path_in_use, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.change.rewiring import Rewiring, Target, base_of
 from hook.node.engines import registry
 from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
 from hook.node.errors import NodeError
@@ -108,7 +108,7 @@ def requested_change(options: argparse.Namespace, copy: bool = True) -> Requeste
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
     target = Target(wiring, list(adapters), scope, [*put, *seed()])
-    return RequestedChange(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
+    return RequestedChange(choice, wiring, Rewiring(engine, record, target, lambda: now, disk), bool(old.adapters))
 
 
 def adapters_of(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:

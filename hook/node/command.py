@@ -28,7 +28,7 @@ from hook.node.change.program import (
     version_of,
 )
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
+from hook.node.change.rewiring import Rewiring, Target, rollback
 from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
 from hook.node.engines import registry
 from hook.node.engines.base import BYPASSES, AnyEngine
@@ -335,7 +335,7 @@ def _with_files(record: Record, name: str | None) -> list[str]:
 
 def _unwiring(name: str, record: Record) -> Rewiring:
     engine = _engine_or_removed(name)
-    return prepare(engine, record, Target(), cache(engine.read))
+    return Rewiring(engine, record, Target(), cache(engine.read))
 
 
 def _engine_or_removed(name: str) -> AnyEngine:

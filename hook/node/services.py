@@ -93,7 +93,9 @@ def add_agent(wiring: Wiring, choice: Choice) -> None:
     if choice.metrics is not None:
         wiring.notes[METRICS] = choice.metrics
     if choice.front and {RUNTIME, HOOK, NRI} & set(choice.adapters):
-        wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), _hook_file(choice)]
+        text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
+        hook = hook_file(), State(text.encode(), mode=0o755)
+        wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), hook]
         wiring.units = [*UNITS, *wiring.units, *TIMERS]
     elif choice.metrics:
         wiring.remarks.append("no metrics are served, because there is no agent")
@@ -142,11 +144,6 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
     return [
         (_METRICS_DROP_IN, State(f'# By `reassert node install`\n[Service]\nEnvironment="METRICS={words}"\n'.encode()))
     ]
-
-
-def _hook_file(choice: Choice) -> Change:
-    text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
-    return hook_file(), State(text.encode(), mode=0o755)
 
 
 def _units(program: str) -> list[Change]:

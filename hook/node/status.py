@@ -27,7 +27,7 @@ from hook.node.change import journal
 from hook.node.change.files import LINK, TREE, Change, Disk, State, look
 from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.change.rewiring import Rewiring, Target, base_of
 from hook.node.engines import registry
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.errors import NodeError
@@ -351,7 +351,7 @@ def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRec
     disk = Disk()
     wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
     services.add_agent(wiring, choice)
-    return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
+    return Rewiring(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
 
 
 def plugin_is_ours(part: OwnerRecord) -> bool:

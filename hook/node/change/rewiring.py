@@ -56,72 +56,45 @@ def base_of(record: Record, engine: AnyEngine, disk: Disk) -> Base:
     return base
 
 
-def prepare(
-    engine: AnyEngine,
-    record: Record,
-    target: Target,
-    before: Callable[[], Any],
-    disk: Disk | None = None,
-    directory: str = DIRECTORY,
-) -> Rewiring:
-    """Returns one change of one engine, not made yet.
+class Rewiring:
+    """One change of one engine on this node, not made yet. `make` makes it.
 
     `before`: returns the engine's configuration before the change, the same object at each call. `disk`: the files
     before the change, if some were read already.
-    """
-    disk = disk or Disk()
-    base = base_of(record, engine, disk)
-    old = record.parts.get(engine.name, OwnerRecord())
-    references = [(path, state) for path, state in target.wiring.references if state is not None]
-    kept = {path for path, _ in references}
-    restored: list[Change] = [  # in reverse order of writing
-        (path, base(path))
-        for path in reversed(old.references)
-        if path not in kept and not record.elsewhere(path, engine.name)
-    ]
-    backups = [(f"{directory}/before{path}", base(path)) for path, _ in references]
-    artifacts: list[Change] = [(path, state) for path, state in backups if state] + target.wiring.artifacts
-    needed = {path for path, _ in artifacts + references + restored}
-    others = [part for name, part in record.parts.items() if name != engine.name]
-    units = {unit for part in others for unit in part.units}.union(target.wiring.units)
-    return Rewiring(
-        engine,
-        record,
-        target,
-        before,
-        disk,
-        directory,
-        old,
-        references + restored,
-        restored,
-        artifacts,
-        [path for path in old.files if path not in needed],
-        [unit for unit in old.units if unit not in units],
-    )
 
-
-@dataclass
-class Rewiring:
-    """One change of one engine on this node. `prepare` returns it, `make` makes it.
-
-    `before`, `disk`: the engine's configuration and the files before it. `old`: the engine's owner record.
-    `references`: configuration files to write or to restore. `restored`: those to restore, in reverse order of writing.
-    `artifacts`: generated files, and the backups. `stale`, `stale_units`: files and units of the old wiring that
-    nothing will refer to.
+    `old`: the engine's owner record. `references`: configuration files to write or to restore. `restored`: those to
+    restore, in reverse order of writing. `artifacts`: generated files, and the backups. `stale`, `stale_units`: files
+    and units of the old wiring that nothing will refer to.
     """
 
-    engine: AnyEngine
-    record: Record
-    target: Target
-    before: Callable[[], Any]
-    disk: Disk
-    directory: str
-    old: OwnerRecord
-    references: list[Change]
-    restored: list[Change]
-    artifacts: list[Change]
-    stale: list[str]
-    stale_units: list[str]
+    def __init__(
+        self,
+        engine: AnyEngine,
+        record: Record,
+        target: Target,
+        before: Callable[[], Any],
+        disk: Disk | None = None,
+        directory: str = DIRECTORY,
+    ) -> None:
+        self.engine, self.record, self.target, self.before, self.directory = engine, record, target, before, directory
+        self.disk = disk or Disk()
+        self.old = record.parts.get(engine.name, OwnerRecord())
+        base = base_of(record, engine, self.disk)
+        written = [(path, state) for path, state in target.wiring.references if state is not None]
+        kept = {path for path, _ in written}
+        self.restored: list[Change] = [
+            (path, base(path))
+            for path in reversed(self.old.references)
+            if path not in kept and not record.elsewhere(path, engine.name)
+        ]
+        self.references: list[Change] = written + self.restored
+        backups = [(f"{directory}/before{path}", base(path)) for path, _ in written]
+        self.artifacts: list[Change] = [(path, state) for path, state in backups if state] + target.wiring.artifacts
+        needed = {path for path, _ in self.artifacts + self.references}
+        self.stale = [path for path in self.old.files if path not in needed]
+        others = [part for name, part in record.parts.items() if name != engine.name]
+        units = {unit for part in others for unit in part.units}.union(target.wiring.units)
+        self.stale_units = [unit for unit in self.old.units if unit not in units]
 
     def differences(self) -> list[Change]:
         """Returns the changes on disk in order: program, artifacts, references, stale files."""

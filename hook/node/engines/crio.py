@@ -131,11 +131,6 @@ def source_of(table: dict[str, Any], name: str, values: dict[str, Any]) -> tuple
     return name, table
 
 
-def copy_of(table: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns a copy of a handler's table for a new handler, with an explicit runtime_path."""
-    return {**table, "runtime_path": table.get("runtime_path") or systemd.which(name) or ""}
-
-
 def kind_of(table: dict[str, Any]) -> str:
     """Returns the type of a handler: oci, vm, pod."""
     return str(table.get("runtime_type") or "oci")
@@ -336,7 +331,8 @@ class Crio(Engine[Files]):
         if wanted is not None and wanted not in tables:
             if default not in tables:
                 raise NodeError(f"CRI-O has no handler {wanted} and no default handler to copy for it")
-            tables = {wanted: copy_of(tables[default], default)}
+            path = tables[default].get("runtime_path") or systemd.which(default) or ""
+            tables = {wanted: {**tables[default], "runtime_path": path}}
         found: dict[str, dict[str, Any]] = {}
         for name, table in sorted(tables.items()):
             if wanted not in (None, name) or (wanted is None and table.get("inherit_default_runtime")):

@@ -15,7 +15,7 @@ from hook.core.policy.model import Policy
 from hook.node.change import journal as journals
 from hook.node.change.files import Change, State, link, look
 from hook.node.change.record import Record
-from hook.node.change.rewiring import Target, prepare
+from hook.node.change.rewiring import Rewiring, Target
 from hook.node.engines.base import Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
 
@@ -159,7 +159,7 @@ class FakeNode:
         """One change, under the lock, whose directory is away again if nothing stays in it."""
         with journals.locked(self.state):
             chosen = engine or self.engine
-            rewiring = prepare(chosen, Record.read(self.state), target, chosen.read, directory=self.state)
+            rewiring = Rewiring(chosen, Record.read(self.state), target, chosen.read, directory=self.state)
             return rewiring.make(self.said.append, prove or self.engine.prove)
 
     def installed(self, wiring: Wiring | None = None) -> Target:
