@@ -12,7 +12,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -190,10 +189,7 @@ class Crio(Engine[Files]):
     @classmethod
     def find(cls) -> Self:
         """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
-        said = systemd.command(["crio", "--version"]).stdout
-        found = re.search(r"version:?\s+v?(\d+\.\d+\.\d+)", said, re.IGNORECASE)
-        if found is None:
-            raise NodeError(f"`crio --version` prints no version: {said[:80].strip()!r}")
+        version = systemd.version_of("crio", (0, 0))
         pid = systemd.main_pid(cls.service)
         arguments = [word for word in arguments_of(pid)[1:] if word]
         environment = dict(entry.split("=", 1) for entry in environment_of(pid) if "=" in entry)
@@ -205,7 +201,7 @@ class Crio(Engine[Files]):
 
         entries = [f"{name}={value}" for name, value in environment.items()]
         return cls(
-            found[1],
+            ".".join(map(str, version)),
             ["env", "-i", *entries, "crio", *arguments] if pid else ["crio"],
             given(_CONFIG, "CONTAINER_CONFIG", "--config", "-c"),
             given(_DROP_INS, "CONTAINER_CONFIG_DIR", "--config-dir", "-d"),

@@ -119,14 +119,7 @@ class Podman(Engine[Files]):
     @classmethod
     def find(cls) -> Self:
         """Returns the podman of this node, by `podman --version`. Raises NodeError if that fails or it is too old."""
-        done = systemd.command(["podman", "--version"])
-        version = done.stdout.split()[-1:]
-        major = version[0].partition(".")[0] if version else ""
-        if done.returncode or not major.isdigit():
-            raise NodeError(f"`podman --version` fails: {' '.join((done.stderr or done.stdout).split())}")
-        if int(major) < 4:
-            raise NodeError(f"podman {version[0]} is too old; 4.0 or later is supported")
-        return cls(version[0])
+        return cls(".".join(map(str, systemd.version_of("podman", (4, 0)))))
 
     def read(self) -> Files:
         """Returns the settings of podman's files, read in podman's order."""
@@ -145,14 +138,6 @@ class Podman(Engine[Files]):
             note = "" if name not in _OTHERS else "does not read config.json as runc does; not wrapped"
             found.append(Handler(name, behind(path), wired, note))
         return found
-
-    def hints(self, now: Files) -> list[str]:
-        """Returns a hint for each of our hooks in a directory that podman does not read."""
-        directory = "/etc/containers/oci/hooks.d"
-        if directory in now.effective.hooks:
-            return []
-        found = [path for path in sorted(glob.glob(f"{directory}/*.json")) if "reassert" in Path(path).read_text()]
-        return [f"{path} does nothing: hooks_dir in containers.conf does not name {directory}" for path in found]
 
     def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns one drop-in; no existing file is edited."""

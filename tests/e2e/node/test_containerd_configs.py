@@ -51,7 +51,7 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
 
 
 with_every_containerd = pytest.mark.parametrize("booted", SUITES, indirect=True)
-"""1.6 edits what 1.7 edits, in the same format, but reads and dumps it by itself: the whole of a file of each kind."""
+"""1.6 edits what 1.7 edits, in the same format, but reads and dumps it by itself."""
 
 with_one_file = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
 """For what is edited in place, and for what reassert does before it asks containerd anything."""

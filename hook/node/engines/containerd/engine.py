@@ -38,7 +38,6 @@ from hook.node.engines.containerd.settings import (
     own_values,
     path_of_shim,
     runtimes,
-    version_of,
     wanted_dump,
 )
 from hook.node.engines.nri_validator import NOTE
@@ -50,6 +49,9 @@ from hook.node.systemd import arguments_of, option
 from hook.node.terminal import counted
 
 CONFIG = "/etc/containerd/config.toml"
+OLDEST = (1, 6)
+"""The oldest containerd that is supported."""
+
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
 
 
@@ -78,7 +80,7 @@ class Containerd(Engine[Dump]):
         arguments = arguments_of(systemd.main_pid(cls.service))
         config = option(arguments, "--config", "-c") or [CONFIG]
         address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
-        return cls(version_of("containerd"), config[-1], address[-1])
+        return cls(systemd.version_of("containerd", OLDEST), config[-1], address[-1])
 
     @classmethod
     def which(cls, program: str) -> str | None:

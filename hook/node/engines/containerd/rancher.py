@@ -20,9 +20,9 @@ from hook.node import systemd
 from hook.node.change.files import Change, State, look
 from hook.node.engines import toml
 from hook.node.engines.base import Base, Choice, Wiring
-from hook.node.engines.containerd.engine import Containerd
+from hook.node.engines.containerd.engine import OLDEST, Containerd
 from hook.node.engines.containerd.files import FORMATS, Files
-from hook.node.engines.containerd.settings import Dump, version_of
+from hook.node.engines.containerd.settings import Dump
 from hook.node.errors import NodeError
 
 _TEMPLATES = list(dict.fromkeys(each.template for each in FORMATS.values()))
@@ -61,7 +61,7 @@ class Rancher(Containerd):
                 f"{cls.name} once; if it was told to use another engine (--container-runtime-endpoint), use "
                 "--engine NAME"
             )
-        found = cls(version_of(containerd), config, "/run/k3s/containerd/containerd.sock")
+        found = cls(systemd.version_of(containerd, OLDEST), config, "/run/k3s/containerd/containerd.sock")
         found.title = f"{cls.name} ({found.title})"
         known = [unit for unit in cls.units if systemd.is_active(unit)]
         known += [unit for unit in cls.units if systemd.is_known(unit)]
