@@ -22,7 +22,7 @@ from hook.node.change import tree
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
+from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Choice, Wiring
 from hook.node.errors import NodeError
 
 Say = Callable[[str], None]
@@ -334,6 +334,21 @@ class Rewiring:
         """Whether the agent stays, and does not run the NRI plugin any more."""
         goes = services.DROP_IN in self.stale and not self.record.elsewhere(services.DROP_IN, self.engine.name)
         return goes and services.SERVICE not in self.stale_units
+
+
+def planned(
+    engine: AnyEngine, record: Record, choice: Choice, now: Any, program: list[Change] | None = None
+) -> Rewiring:
+    """Returns the change that an install with these options makes. Raises NodeError.
+
+    `now`: the engine's configuration. `program`: as in Target.
+    """
+    disk = Disk()
+    notes = record.parts.get(engine.name, OwnerRecord()).notes
+    wiring = engine.wire(now, choice, base_of(record, engine, disk), notes)
+    services.add_agent(wiring, choice)
+    target = Target(wiring, list(choice.adapters), choice.runtime_class, program or [])
+    return Rewiring(engine, record, target, lambda: now, disk)
 
 
 def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Callable[[str], None]) -> None:
