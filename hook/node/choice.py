@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from hook.core.base.errors import Usage
 from hook.node import services, status
-from hook.node.change.files import Disk
 from hook.node.change.program import front_in_use, note, path_in_use, policy, program, seed
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.change.rewiring import Rewiring, planned
 from hook.node.engines import registry
-from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice, Wiring
+from hook.node.engines.base import ADAPTERS, HOOK, NRI, RUNTIME, AnyEngine, Choice
 from hook.node.errors import NodeError
 
 
@@ -75,7 +74,6 @@ class RequestedChange:
     """The change that the options of `install` ask for. `is_wired`: whether the engine was wired before."""
 
     choice: Choice
-    wiring: Wiring
     rewiring: Rewiring
     is_wired: bool
 
@@ -99,16 +97,14 @@ def requested_change(options: argparse.Namespace, copy: bool = True) -> Requeste
     given = {"metrics": options.metrics, "textfile": options.textfile}
     metrics = services.metrics_of(given, old.notes, [part.notes for part in record.parts.values()])
     choice = Choice(adapters, scope, path_in_use(), policy(), unit, agent, "" if cold else front_in_use(), metrics)
-    now, disk = engine.read(), Disk()
-    wiring = engine.wire(now, choice, base_of(record, engine, disk), old.notes)
-    services.add_agent(wiring, choice)
+    rewiring = planned(engine, record, choice, engine.read(), [*put, *seed()])
+    wiring = rewiring.target.wiring
     note(wiring.notes, choice.program)
     if cold and RUNTIME in adapters:
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
-    target = Target(wiring, list(adapters), scope, [*put, *seed()])
-    return RequestedChange(choice, wiring, prepare(engine, record, target, lambda: now, disk), bool(old.adapters))
+    return RequestedChange(choice, rewiring, bool(old.adapters))
 
 
 def adapters_of(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from hook.node.change.program import (
     version_of,
 )
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, prepare, rollback
+from hook.node.change.rewiring import Rewiring, Target, rollback
 from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
 from hook.node.engines import registry
 from hook.node.engines.base import BYPASSES, AnyEngine
@@ -134,7 +134,7 @@ def _install(options: argparse.Namespace) -> int:
             if options.probe and rewiring.engine.running() and (rewiring.differences() or rewiring.restarts()):
                 from hook.node.probe.proof import Proof
 
-                proof = Proof(rewiring.engine, asked.choice.policy, asked.wiring)
+                proof = Proof(rewiring.engine, asked.choice.policy, rewiring.target.wiring)
                 if not asked.is_wired:  # how containers start through reassert says nothing about the node without it
                     proof.before(rewiring.before())
                 prove = proof.after
@@ -150,7 +150,7 @@ def _install(options: argparse.Namespace) -> int:
         wired.forget()
         _log(rewiring, "upgrade" if asked.is_wired and before != __version__ else "install", before)
     old = status.preexisting(rewiring.engine, rewiring.before(), target.adapters, target.runtime_class)
-    for remark in [*asked.wiring.remarks, *old]:
+    for remark in [*target.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
     if told := change_of_version(before, asked.choice.program):
@@ -335,7 +335,7 @@ def _with_files(record: Record, name: str | None) -> list[str]:
 
 def _unwiring(name: str, record: Record) -> Rewiring:
     engine = _engine_or_removed(name)
-    return prepare(engine, record, Target(), cache(engine.read))
+    return Rewiring(engine, record, Target(), cache(engine.read))
 
 
 def _engine_or_removed(name: str) -> AnyEngine:

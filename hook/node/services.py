@@ -59,7 +59,8 @@ PLUGIN_IS_OURS = "unit"
 PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
 """The note of `status` on each handler in that case."""
 
-_NRI_SOCKET = "/var/run/nri/nri.sock"
+NRI_SOCKET = "/var/run/nri/nri.sock"
+"""Where engines listen for NRI plugins if their configuration does not say."""
 
 _WITH_PLUGIN = f"""\
 # Written by `reassert node`: the agent runs the NRI plugin too (docs/agent.md).
@@ -92,7 +93,9 @@ def add_agent(wiring: Wiring, choice: Choice) -> None:
     if choice.metrics is not None:
         wiring.notes[METRICS] = choice.metrics
     if choice.front and {RUNTIME, HOOK, NRI} & set(choice.adapters):
-        wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), _hook_file(choice)]
+        text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
+        hook = hook_file(), State(text.encode(), mode=0o755)
+        wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), hook]
         wiring.units = [*UNITS, *wiring.units, *TIMERS]
     elif choice.metrics:
         wiring.remarks.append("no metrics are served, because there is no agent")
@@ -143,11 +146,6 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
     ]
 
 
-def _hook_file(choice: Choice) -> Change:
-    text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
-    return hook_file(), State(text.encode(), mode=0o755)
-
-
 def _units(program: str) -> list[Change]:
     """The unit files, and what `systemctl enable` would make. A package has the files: then only that."""
     found: list[Change] = []
@@ -173,25 +171,30 @@ def _unit(name: str, start: str) -> State:
     return State(text.encode())
 
 
-def nri_unit(
-    choice: Choice, address: str, handlers: Iterable[Handler] = (), default: str = ""
-) -> tuple[list[Change], list[str]]:
-    """Returns the changes that make a service run the plugin, and the units to start besides the agent's.
+def add_plugin(
+    wiring: Wiring, choice: Choice, address: str, handlers: Iterable[Handler] = (), default: str = ""
+) -> None:
+    """Makes a service run the plugin, unless others run it.
 
     `address`: the engine's NRI socket. `handlers`: the engine's. `default`: the name of the one that has no name in
     NRI's requests. Raises NodeError.
     """
+    if not choice.unit:
+        wiring.notes[PLUGIN_IS_OURS] = False
+        return
     words = [one for one in handlers if re.fullmatch(r"[\w.-]+", one.name, re.ASCII)]  # no pod can name another one
     gvisor = [one.name for one in words if one.runtime and is_gvisor(one.runtime)]
     sentries = [f"--gvisor={name}" for name in [*gvisor, *([""] if default in gvisor else [])]]
     if choice.front:
-        where = ["--nri-socket", address] if address != _NRI_SOCKET else []
+        where = ["--nri-socket", address] if address != NRI_SOCKET else []
         text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where, *sentries]))
-        return [(DROP_IN, State(text.encode()))], []
-    command = [choice.program, "nri", *(["--socket", address] if address != _NRI_SOCKET else []), *sentries]
+        wiring.artifacts.append((DROP_IN, State(text.encode())))
+        return
+    command = [choice.program, "nri", *(["--socket", address] if address != NRI_SOCKET else []), *sentries]
     path = f"{_DIRECTORY}/{PLUGIN}"
     enabled = f"{_DIRECTORY}/multi-user.target.wants/{PLUGIN}"
-    return [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))], [PLUGIN]
+    wiring.artifacts += [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))]
+    wiring.units = [PLUGIN]
 
 
 def plugin_runs() -> bool:

@@ -24,10 +24,10 @@ from hook.core.policy.store import KUBELET_ROOT
 from hook.node import services, systemd
 from hook.node.artifacts import dispatchers
 from hook.node.change import journal
-from hook.node.change.files import LINK, TREE, Change, Disk, State, look
+from hook.node.change.files import LINK, TREE, Change, State, look
 from hook.node.change.program import front_in_use, path_in_use, policy
 from hook.node.change.record import OwnerRecord, Record
-from hook.node.change.rewiring import Rewiring, Target, base_of, prepare
+from hook.node.change.rewiring import planned
 from hook.node.engines import registry
 from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handler
 from hook.node.errors import NodeError
@@ -313,7 +313,7 @@ def out_of_date(
         front,
         part.notes.get(METRICS),
     )
-    rewiring = _as_installed(engine, now, record, part, choice)
+    rewiring = planned(engine, record, choice, now)
     # A user's edit of an engine's file changes only its backup, which the next install writes: nothing is out of date.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
     restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
@@ -344,14 +344,6 @@ def _lacks_all(handler: Handler, part: OwnerRecord) -> bool:
     """Whether a handler that is to be wired calls its runtime without reassert."""
     in_scope = part.runtime_class in (None, handler.name)
     return in_scope and bool(handler.runtime) and not {RUNTIME, HOOK, NRI} & {*handler.wired}
-
-
-def _as_installed(engine: AnyEngine, now: object, record: Record, part: OwnerRecord, choice: Choice) -> Rewiring:
-    """Returns the change that an install with the recorded adapters and scope would make."""
-    disk = Disk()
-    wiring = engine.wire(now, choice, base_of(record, engine, disk), part.notes)
-    services.add_agent(wiring, choice)
-    return prepare(engine, record, Target(wiring, part.adapters, part.runtime_class), lambda: now, disk)
 
 
 def plugin_is_ours(part: OwnerRecord) -> bool:

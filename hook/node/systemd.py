@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -156,6 +157,20 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
         raise NodeError(f"{arguments[0]} is not installed") from None
     except subprocess.TimeoutExpired:
         raise NodeError(f"`{' '.join(arguments)}` did not end within {seconds:.0f} s") from None
+
+
+def version_of(program: str, oldest: tuple[int, int]) -> tuple[int, int, int]:
+    """Returns the version that an engine's program prints. Raises NodeError if it prints none, or an older one."""
+    done = command([program, "--version"])
+    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
+    name = os.path.basename(program)
+    if found is None:
+        said = " ".join((done.stdout + done.stderr).split())
+        raise NodeError(f"`{name} --version` prints no version: {said!r}")
+    major, minor, patch = map(int, found.groups())
+    if (major, minor) < oldest:
+        raise NodeError(f"{name} {major}.{minor} is too old; {oldest[0]}.{oldest[1]} or later is supported")
+    return major, minor, patch
 
 
 def arguments_of(pid: int) -> list[str]:

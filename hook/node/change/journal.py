@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hook.core.base.system import make_directory
 from hook.entry.dispatcher import START
@@ -94,18 +93,11 @@ def begin(
     steps = [Step(path, look(path), after) for path, after in changes]
     written = [path for path, after in changes if after is not None]
     journal = Journal(operation, engine, steps, missing_directories(written), units, running)
-    data = {
-        "operation": operation,
-        "engine": engine,
-        "steps": [
-            {"path": s.path, "before": s.before and s.before.as_json(), "after": s.after and s.after.as_json()}
-            for s in steps
-        ],
-        "directories": journal.directories,
-        "units": units,
-        "running": running,
-    }
-    put(f"{directory}/{_JOURNAL}", State(json.dumps(data).encode(), mode=0o600))
+    of_steps = [
+        {"path": s.path, "before": s.before and s.before.as_json(), "after": s.after and s.after.as_json()}
+        for s in steps
+    ]
+    put(f"{directory}/{_JOURNAL}", State(json.dumps({**vars(journal), "steps": of_steps}).encode(), mode=0o600))
     return journal
 
 
@@ -130,8 +122,11 @@ def pending(directory: str = DIRECTORY) -> Journal | None:
     path = f"{directory}/{_JOURNAL}"
     try:
         data = json.loads(Path(path).read_bytes())
-        steps = [Step(s["path"], _state(s["before"]), _state(s["after"])) for s in data["steps"]]
-        return Journal(data["operation"], data["engine"], steps, data["directories"], data["units"], data["running"])
+        steps = [
+            Step(s["path"], *(s[when] and State.from_json(s[when]) for when in ("before", "after")))
+            for s in data["steps"]
+        ]
+        return Journal(**{**data, "steps": steps})
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:  # it is written atomically, so the disk or a person damaged it
@@ -185,7 +180,3 @@ def remove_directories(directories: list[str]) -> None:
     for path in reversed(directories):
         with suppress(OSError):
             os.rmdir(path)
-
-
-def _state(data: dict[str, Any] | None) -> State | None:
-    return None if data is None else State.from_json(data)

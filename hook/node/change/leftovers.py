@@ -13,6 +13,8 @@ from hook.core.policy import compiler, store
 from hook.node.change import tree
 from hook.node.change.record import Record
 
+_CONFIGURATION = os.path.dirname(store.SOURCE)
+
 _STATE = {
     "last-verify.json": "the last result of node verify",
     "wired.json": "which handlers were wired",
@@ -36,7 +38,7 @@ def leftovers(record: Record) -> list[Leftover]:
     found = [Leftover(store.SOURCE, "the node policy", True)] if os.path.lexists(store.SOURCE) else []
     found += [
         Leftover(path, "not written by reassert", False)
-        for path in _files_below(os.path.dirname(store.SOURCE))
+        for path in sorted(os.path.join(at, name) for at, _, names in os.walk(_CONFIGURATION) for name in names)
         if path != store.SOURCE and record.owned(path) is None
     ]
     found += [
@@ -48,7 +50,8 @@ def leftovers(record: Record) -> list[Leftover]:
     found += [Leftover(path, trust, False) for path in sorted(glob(f"{store.STORE}/trust/*"))]
     found += [Leftover(path, "the event log", True) for path in sorted(glob(f"{events.EVENTS}*"))]
     for owner, part in sorted(record.parts.items()):
-        found += [Leftover(path, _still_needed(owner), False) for path in sorted(part.files)]
+        needed = f"needed by running containers or commands of {owner}; the next uninstall removes it"
+        found += [Leftover(path, needed, False) for path in sorted(part.files)]
     if record.parts:
         found.append(Leftover(record.path, "the record of the files above", False))
     for path in sorted(glob(f"{tree.PLACE}/*")):
@@ -64,7 +67,7 @@ def purge() -> None:
     for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
         Path(path).unlink(missing_ok=True)
     for directory in (
-        os.path.dirname(store.SOURCE),
+        _CONFIGURATION,
         os.path.dirname(events.EVENTS),
         events.PROBES,
         os.path.dirname(events.PROBES),
@@ -72,11 +75,3 @@ def purge() -> None:
         for below in sorted((path for path, _, _ in os.walk(directory)), reverse=True):
             with suppress(OSError):  # not empty: it has files that reassert did not write
                 os.rmdir(below)
-
-
-def _files_below(directory: str) -> list[str]:
-    return sorted(os.path.join(path, name) for path, _, names in os.walk(directory) for name in names)
-
-
-def _still_needed(owner: str) -> str:
-    return f"needed by running containers or commands of {owner}; the next uninstall removes it"

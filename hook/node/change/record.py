@@ -91,24 +91,17 @@ class Record:
 
 def _part(data: dict[str, Any]) -> OwnerRecord:
     files = {
-        path: OwnedFile(None if f["before"] is None else State.from_json(f["before"]), f["after"])
-        for path, f in data["files"].items()
+        path: OwnedFile(f["before"] and State.from_json(f["before"]), f["after"]) for path, f in data["files"].items()
     }
     lists = data["references"], data["directories"], data["units"]
     return OwnerRecord(data["adapters"], data["runtimeClass"], files, *lists, data["notes"], data.get("since", 0))
 
 
 def _part_json(part: OwnerRecord) -> dict[str, Any]:
-    return {
-        "adapters": part.adapters,
-        "runtimeClass": part.runtime_class,
-        "files": {
-            path: {"before": owned.before and owned.before.as_json(), "after": owned.after}
-            for path, owned in part.files.items()
-        },
-        "references": part.references,
-        "directories": part.directories,
-        "units": part.units,
-        "notes": part.notes,
-        "since": part.since,
+    files = {
+        path: {"before": owned.before and owned.before.as_json(), "after": owned.after}
+        for path, owned in part.files.items()
     }
+    data = {**vars(part), "runtimeClass": part.runtime_class, "files": files}
+    del data["runtime_class"]
+    return data

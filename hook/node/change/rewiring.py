@@ -22,7 +22,7 @@ from hook.node.change import tree
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Wiring
+from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Choice, Wiring
 from hook.node.errors import NodeError
 
 Say = Callable[[str], None]
@@ -56,72 +56,45 @@ def base_of(record: Record, engine: AnyEngine, disk: Disk) -> Base:
     return base
 
 
-def prepare(
-    engine: AnyEngine,
-    record: Record,
-    target: Target,
-    before: Callable[[], Any],
-    disk: Disk | None = None,
-    directory: str = DIRECTORY,
-) -> Rewiring:
-    """Returns one change of one engine, not made yet.
+class Rewiring:
+    """One change of one engine on this node, not made yet. `make` makes it.
 
     `before`: returns the engine's configuration before the change, the same object at each call. `disk`: the files
     before the change, if some were read already.
-    """
-    disk = disk or Disk()
-    base = base_of(record, engine, disk)
-    old = record.parts.get(engine.name, OwnerRecord())
-    references = [(path, state) for path, state in target.wiring.references if state is not None]
-    kept = {path for path, _ in references}
-    restored: list[Change] = [  # in reverse order of writing
-        (path, base(path))
-        for path in reversed(old.references)
-        if path not in kept and not record.elsewhere(path, engine.name)
-    ]
-    backups = [(f"{directory}/before{path}", base(path)) for path, _ in references]
-    artifacts: list[Change] = [(path, state) for path, state in backups if state] + target.wiring.artifacts
-    needed = {path for path, _ in artifacts + references + restored}
-    others = [part for name, part in record.parts.items() if name != engine.name]
-    units = {unit for part in others for unit in part.units}.union(target.wiring.units)
-    return Rewiring(
-        engine,
-        record,
-        target,
-        before,
-        disk,
-        directory,
-        old,
-        references + restored,
-        restored,
-        artifacts,
-        [path for path in old.files if path not in needed],
-        [unit for unit in old.units if unit not in units],
-    )
 
-
-@dataclass
-class Rewiring:
-    """One change of one engine on this node. `prepare` returns it, `make` makes it.
-
-    `before`, `disk`: the engine's configuration and the files before it. `old`: the engine's owner record.
-    `references`: configuration files to write or to restore. `restored`: those to restore, in reverse order of writing.
-    `artifacts`: generated files, and the backups. `stale`, `stale_units`: files and units of the old wiring that
-    nothing will refer to.
+    `old`: the engine's owner record. `references`: configuration files to write or to restore. `restored`: those to
+    restore, in reverse order of writing. `artifacts`: generated files, and the backups. `stale`, `stale_units`: files
+    and units of the old wiring that nothing will refer to.
     """
 
-    engine: AnyEngine
-    record: Record
-    target: Target
-    before: Callable[[], Any]
-    disk: Disk
-    directory: str
-    old: OwnerRecord
-    references: list[Change]
-    restored: list[Change]
-    artifacts: list[Change]
-    stale: list[str]
-    stale_units: list[str]
+    def __init__(
+        self,
+        engine: AnyEngine,
+        record: Record,
+        target: Target,
+        before: Callable[[], Any],
+        disk: Disk | None = None,
+        directory: str = DIRECTORY,
+    ) -> None:
+        self.engine, self.record, self.target, self.before, self.directory = engine, record, target, before, directory
+        self.disk = disk or Disk()
+        self.old = record.parts.get(engine.name, OwnerRecord())
+        base = base_of(record, engine, self.disk)
+        written = [(path, state) for path, state in target.wiring.references if state is not None]
+        kept = {path for path, _ in written}
+        self.restored: list[Change] = [
+            (path, base(path))
+            for path in reversed(self.old.references)
+            if path not in kept and not record.elsewhere(path, engine.name)
+        ]
+        self.references: list[Change] = written + self.restored
+        backups = [(f"{directory}/before{path}", base(path)) for path, _ in written]
+        self.artifacts: list[Change] = [(path, state) for path, state in backups if state] + target.wiring.artifacts
+        needed = {path for path, _ in self.artifacts + self.references}
+        self.stale = [path for path in self.old.files if path not in needed]
+        others = [part for name, part in record.parts.items() if name != engine.name]
+        units = {unit for part in others for unit in part.units}.union(target.wiring.units)
+        self.stale_units = [unit for unit in self.old.units if unit not in units]
 
     def differences(self) -> list[Change]:
         """Returns the changes on disk in order: program, artifacts, references, stale files."""
@@ -361,6 +334,21 @@ class Rewiring:
         """Whether the agent stays, and does not run the NRI plugin any more."""
         goes = services.DROP_IN in self.stale and not self.record.elsewhere(services.DROP_IN, self.engine.name)
         return goes and services.SERVICE not in self.stale_units
+
+
+def planned(
+    engine: AnyEngine, record: Record, choice: Choice, now: Any, program: list[Change] | None = None
+) -> Rewiring:
+    """Returns the change that an install with these options makes. Raises NodeError.
+
+    `now`: the engine's configuration. `program`: as in Target.
+    """
+    disk = Disk()
+    notes = record.parts.get(engine.name, OwnerRecord()).notes
+    wiring = engine.wire(now, choice, base_of(record, engine, disk), notes)
+    services.add_agent(wiring, choice)
+    target = Target(wiring, list(choice.adapters), choice.runtime_class, program or [])
+    return Rewiring(engine, record, target, lambda: now, disk)
 
 
 def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str, say: Callable[[str], None]) -> None:

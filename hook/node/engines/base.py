@@ -12,7 +12,7 @@ from hook.core.facts.cri import DIRECTORY
 from hook.core.policy.model import Policy
 from hook.core.policy.store import STORE
 from hook.node import systemd
-from hook.node.artifacts.dispatchers import hook_file
+from hook.node.artifacts.dispatchers import behind, dispatcher_for, hook_file
 from hook.node.change.files import Change, State
 from hook.node.probe import starter
 from hook.node.probe.starter import Starter
@@ -93,9 +93,11 @@ class Wiring:
     units: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     expected: Any = None
+    _dispatched: dict[str, str] = field(default_factory=dict)
 
-    def add_artifact(self, change: Change) -> str:
-        """Adds a file that references name, unless it is there already. Returns its path."""
+    def add_dispatcher(self, called: str, choice: Choice, rootless: bool = False) -> str:
+        """Adds the dispatcher for a runtime, or for what a dispatcher calls, and returns its path. Raises NodeError."""
+        change = dispatcher_for(behind(called), choice.program, self._dispatched, rootless, choice.front)
         if change not in self.artifacts:
             self.artifacts.append(change)
         return change[0]
@@ -210,9 +212,12 @@ class Engine(ABC, Generic[Now]):
     def wire(self, now: Now, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns how to wire the engine. Raises NodeError with what is wrong and what to do if that is impossible."""
 
-    @abstractmethod
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns a file that was edited after the install without our settings; None if nothing is left."""
+        """Returns a file that was edited after the install without our settings; None if nothing is left.
+
+        Nothing is left where reassert wrote the whole file.
+        """
+        return None
 
     @abstractmethod
     def check(self, now: Now, wiring: Wiring) -> None:

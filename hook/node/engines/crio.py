@@ -12,7 +12,6 @@ from __future__ import annotations
 import glob
 import json
 import os
-import re
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hook.node import systemd
-from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.dispatchers import behind, real_of
 from hook.node.artifacts.specs import cdi_file, hooks_d, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import toml
@@ -30,7 +29,7 @@ from hook.node.engines.dockerd import fetch
 from hook.node.engines.nri_validator import Validator
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
-from hook.node.services import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
+from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
 from hook.node.systemd import arguments_of, environment_of, option
 
 RUNTIMES = ("crio", "runtime", "runtimes")
@@ -114,16 +113,6 @@ def leaves(values: dict[str, Any], at: toml.Key) -> list[tuple[toml.Key, Any]]:
     return found
 
 
-def values_of(path: str) -> dict[str, Any]:
-    """Returns the values of a file, {} if it is missing. Raises NodeError."""
-    try:
-        return toml.parse(Path(path).read_text(), path)
-    except FileNotFoundError:
-        return {}
-    except (OSError, UnicodeDecodeError) as error:
-        raise NodeError(f"{path}: {error}") from None
-
-
 def files_below(directory: str) -> list[str]:
     """Returns the files of a directory of drop-ins, in the order in which CRI-O reads them."""
     found: list[str] = []
@@ -139,11 +128,6 @@ def source_of(table: dict[str, Any], name: str, values: dict[str, Any]) -> tuple
         default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
         return default, toml.get(values, (*RUNTIMES, default), {})
     return name, table
-
-
-def copy_of(table: dict[str, Any], name: str) -> dict[str, Any]:
-    """Returns a copy of a handler's table for a new handler, with an explicit runtime_path."""
-    return {**table, "runtime_path": table.get("runtime_path") or systemd.which(name) or ""}
 
 
 def kind_of(table: dict[str, Any]) -> str:
@@ -205,10 +189,7 @@ class Crio(Engine[Files]):
     @classmethod
     def find(cls) -> Self:
         """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
-        said = systemd.command(["crio", "--version"]).stdout
-        found = re.search(r"version:?\s+v?(\d+\.\d+\.\d+)", said, re.IGNORECASE)
-        if found is None:
-            raise NodeError(f"`crio --version` prints no version: {said[:80].strip()!r}")
+        version = systemd.version_of("crio", (0, 0))
         pid = systemd.main_pid(cls.service)
         arguments = [word for word in arguments_of(pid)[1:] if word]
         environment = dict(entry.split("=", 1) for entry in environment_of(pid) if "=" in entry)
@@ -220,7 +201,7 @@ class Crio(Engine[Files]):
 
         entries = [f"{name}={value}" for name, value in environment.items()]
         return cls(
-            found[1],
+            ".".join(map(str, version)),
             ["env", "-i", *entries, "crio", *arguments] if pid else ["crio"],
             given(_CONFIG, "CONTAINER_CONFIG", "--config", "-c"),
             given(_DROP_INS, "CONTAINER_CONFIG_DIR", "--config-dir", "-d"),
@@ -232,7 +213,7 @@ class Crio(Engine[Files]):
         With what the command line or the environment of the running crio overrides: `crio config` shows that, too.
         """
         paths = [self._config, *files_below(self._drop_ins)]
-        files = Files(self._crio("config", "--default"), {path: values_of(path) for path in paths}, self._ours, {})
+        files = Files(self._crio("config", "--default"), {path: toml.values_of(path) for path in paths}, self._ours, {})
         if len(self._command) == 1:
             return files
         said, seen = files.effective(with_ours=True), self._seen(files.defaults)
@@ -321,13 +302,9 @@ class Crio(Engine[Files]):
                 theirs = toml.get(values, ("crio", "runtime", "default_env"), [])
                 settings[("crio", "runtime", "default_env")] = [*theirs, *env]
         if NRI in choice.adapters:
-            if choice.unit:
-                socket = str(toml.get(values, ("crio", "nri", "nri_listen"), "/var/run/nri/nri.sock"))
-                default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
-                artifacts, wiring.units = nri_unit(choice, socket, self.handlers(now, {}), default)
-                wiring.artifacts += artifacts
-            else:
-                wiring.notes[PLUGIN_IS_OURS] = False
+            socket = str(toml.get(values, ("crio", "nri", "nri_listen"), NRI_SOCKET))
+            default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
+            add_plugin(wiring, choice, socket, self.handlers(now, {}), default)
             settings[("crio", "nri", "enable_nri")] = True
             settings.update(_VALIDATOR.settings(values, choice, {}))
         if settings:
@@ -350,8 +327,8 @@ class Crio(Engine[Files]):
         if wanted is not None and wanted not in tables:
             if default not in tables:
                 raise NodeError(f"CRI-O has no handler {wanted} and no default handler to copy for it")
-            tables = {wanted: copy_of(tables[default], default)}
-        taken: dict[str, str] = {}
+            path = tables[default].get("runtime_path") or systemd.which(default) or ""
+            tables = {wanted: {**tables[default], "runtime_path": path}}
         found: dict[str, dict[str, Any]] = {}
         for name, table in sorted(tables.items()):
             if wanted not in (None, name) or (wanted is None and table.get("inherit_default_runtime")):
@@ -367,26 +344,23 @@ class Crio(Engine[Files]):
             elif real is None:
                 wiring.remarks.append(f"handler {name}: its runtime is not installed, so CRI-O ignores it")
             else:
-                found[name] = self._table(table, source, real, choice, taken, wiring)
+                found[name] = self._table(table, source, real, choice, wiring)
         if not found:
             raise NodeError("CRI-O has no handler of type oci whose runtime is installed; nothing to wire")
         return found
 
     @staticmethod
     def _table(
-        table: dict[str, Any], source: dict[str, Any], real: str, choice: Choice, taken: dict[str, str], wiring: Wiring
+        table: dict[str, Any], source: dict[str, Any], real: str, choice: Choice, wiring: Wiring
     ) -> dict[str, Any]:
-        def dispatched(path: str) -> str:
-            return wiring.add_artifact(dispatcher_for(behind(path), choice.program, taken, front=choice.front))
-
         made = deepcopy(table)
         if made.pop("inherit_default_runtime", False):
             for key in ("runtime_type", "runtime_config_path", "runtime_root"):
                 made[key] = source.get(key, "")
-        made["runtime_path"] = dispatched(real)
-        platforms = made.get("platform_runtime_paths")
-        if platforms:
-            made["platform_runtime_paths"] = {key: dispatched(path) for key, path in platforms.items()}
+        made["runtime_path"] = wiring.add_dispatcher(real, choice)
+        if platforms := made.get("platform_runtime_paths"):
+            paths = {key: wiring.add_dispatcher(path, choice) for key, path in platforms.items()}
+            made["platform_runtime_paths"] = paths
         return made
 
     def _check_later_files(self, now: Files, keys: list[toml.Key]) -> None:
@@ -400,10 +374,6 @@ class Crio(Engine[Files]):
                     raise NodeError(
                         f"{path} is read after {self._ours} and sets {'.'.join(key)}; name it so that it sorts before"
                     )
-
-    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns None: reassert wrote the whole drop-in."""
-        return None
 
     # -- doing it
 

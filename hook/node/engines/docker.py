@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from urllib.parse import quote
 
 from hook.core.policy.model import Policy
 from hook.node import systemd
-from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.dispatchers import behind, real_of
 from hook.node.artifacts.specs import cdi_file
 from hook.node.change.files import State, look, put
 from hook.node.engines import dockerd as dockerapi
@@ -88,11 +87,7 @@ class Docker(Engine[Settings]):
     @classmethod
     def find(cls) -> Self:
         """Returns the dockerd of this node, by `dockerd --version` and the running daemon's command line."""
-        said = systemd.command(["dockerd", "--version"]).stdout
-        found = re.search(r"version (\d+\.\d+\.\d+)", said)
-        if found is None:
-            raise NodeError(f"`dockerd --version` prints no version: {said.strip()!r}")
-        return cls(tuple(map(int, found[1].split("."))), arguments_of(_pid()))
+        return cls(systemd.version_of("dockerd", (0, 0)), arguments_of(_pid()))
 
     def read(self) -> Settings:
         """Returns daemon.json as it is now."""
@@ -192,13 +187,12 @@ class Docker(Engine[Settings]):
         default, wanted = str(values.get("default-runtime") or "runc"), choice.runtime_class
         if wanted in _STOCK:
             raise NodeError(f"--runtime-class {wanted}: dockerd reserves this name; choose another, for example {NAME}")
-        taken: dict[str, str] = {}
         for name, entry in runtimes.items():
             if wanted in (None, name):
-                self._wrap(name, entry, choice, taken, wiring)
+                self._wrap(name, entry, choice, wiring)
         added = NAME if wanted is None and default in _STOCK else wanted
         if added and added not in runtimes:
-            runtimes[added] = {"path": _dispatcher("runc", choice, taken, wiring)}
+            runtimes[added] = {"path": _dispatcher("runc", choice, wiring)}
             wiring.notes["created"] = added
         elif added == NAME and wanted is None:
             raise NodeError(f"{self._config} has a runtime {NAME} that is not ours; rename it")
@@ -209,14 +203,14 @@ class Docker(Engine[Settings]):
             edited["runtimes"] = runtimes
         return edited
 
-    def _wrap(self, name: str, entry: dict[str, Any], choice: Choice, taken: dict[str, str], wiring: Wiring) -> None:
+    def _wrap(self, name: str, entry: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
         """A dispatcher in the place of what the entry calls; its runtimeArgs and options go on to that."""
         called = _called(entry)
         if called is None:
             kind = entry.get("runtimeType") or "without a path"
             wiring.remarks.append(f"runtime {name} ({kind}) calls no OCI runtime and stays as it is")
             return
-        path = _dispatcher(called, choice, taken, wiring)
+        path = _dispatcher(called, choice, wiring)
         if "path" in entry:
             entry["path"] = path
         else:
@@ -366,12 +360,12 @@ def _called(entry: dict[str, Any]) -> str | None:
     return None
 
 
-def _dispatcher(called: str, choice: Choice, taken: dict[str, str], wiring: Wiring) -> str:
+def _dispatcher(called: str, choice: Choice, wiring: Wiring) -> str:
     """Adds the dispatcher for a runtime to the artifacts. Returns its path."""
     real = systemd.which(called)
     if real is None:
         raise NodeError(f"the OCI runtime {called}, which dockerd calls, is not installed on this node")
-    return wiring.add_artifact(dispatcher_for(behind(real), choice.program, taken, front=choice.front))
+    return wiring.add_dispatcher(real, choice)
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:

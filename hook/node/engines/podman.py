@@ -21,7 +21,7 @@ from hook.entry.dispatcher import MARK, NOT_ROOTS, launch_lines
 from hook.entry.hook import PRECREATE
 from hook.node import systemd
 from hook.node.artifacts import dispatchers
-from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.dispatchers import behind, real_of
 from hook.node.artifacts.specs import cdi_file, hooks_d
 from hook.node.change.files import Change, State
 from hook.node.change.tree import is_installed
@@ -119,25 +119,12 @@ class Podman(Engine[Files]):
     @classmethod
     def find(cls) -> Self:
         """Returns the podman of this node, by `podman --version`. Raises NodeError if that fails or it is too old."""
-        done = systemd.command(["podman", "--version"])
-        version = done.stdout.split()[-1:]
-        major = version[0].partition(".")[0] if version else ""
-        if done.returncode or not major.isdigit():
-            raise NodeError(f"`podman --version` fails: {' '.join((done.stderr or done.stdout).split())}")
-        if int(major) < 4:
-            raise NodeError(f"podman {version[0]} is too old; 4.0 or later is supported")
-        return cls(version[0])
+        return cls(".".join(map(str, systemd.version_of("podman", (4, 0)))))
 
     def read(self) -> Files:
         """Returns the settings of podman's files, read in podman's order."""
-        files: dict[str, dict[str, Any]] = {}
-        for path in [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]:
-            try:
-                files[path] = toml.parse(Path(path).read_text(), path)
-            except FileNotFoundError:
-                continue
-            except (OSError, UnicodeDecodeError) as error:
-                raise NodeError(f"{path}: {error}") from None
+        paths = [*_MAIN, *sorted(glob.glob("/etc/containers/containers.conf.d/*.conf"))]
+        files = {path: toml.values_of(path) for path in paths}
         theirs = {path: values for path, values in files.items() if path != DROP_IN}
         return Files(Settings.of(files), Settings.of(theirs))
 
@@ -148,17 +135,9 @@ class Podman(Engine[Files]):
         found = []
         for name, path in settings.installed():
             wired = ((RUNTIME,) if real_of(path) else ()) + hooked
-            note = "" if _is_runc_like(name) else "does not read config.json as runc does; not wrapped"
+            note = "" if name not in _OTHERS else "does not read config.json as runc does; not wrapped"
             found.append(Handler(name, behind(path), wired, note))
         return found
-
-    def hints(self, now: Files) -> list[str]:
-        """Returns a hint for each of our hooks in a directory that podman does not read."""
-        directory = "/etc/containers/oci/hooks.d"
-        if directory in now.effective.hooks:
-            return []
-        found = [path for path in sorted(glob.glob(f"{directory}/*.json")) if "reassert" in Path(path).read_text()]
-        return [f"{path} does nothing: hooks_dir in containers.conf does not name {directory}" for path in found]
 
     def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns one drop-in; no existing file is edited."""
@@ -181,7 +160,7 @@ class Podman(Engine[Files]):
         found: dict[toml.Key, Any] = {}
         runtimes = {}
         for name, path in settings.installed():
-            if not _is_runc_like(name):
+            if name in _OTHERS:
                 continue
             if systemd.command([path, "--version"]).returncode:
                 wiring.remarks.append(f"runtime {name}: `{path} --version` fails, so it is not wrapped")
@@ -198,19 +177,14 @@ class Podman(Engine[Files]):
             runtimes = {wanted: runtimes.get(wanted, runtimes[default])}
         elif settings.runtime.startswith("/"):
             found[("engine", "runtime")] = default
-        taken: dict[str, str] = {}
         for name, real in runtimes.items():
-            path = wiring.add_artifact(dispatcher_for(real, choice.program, taken, True, choice.front))
+            path = wiring.add_dispatcher(real, choice, rootless=True)
             # If the first path is missing, podman takes the next, and after the last one what it finds in PATH. The
             # last one is this drop-in, which exists and cannot be executed. So a missing dispatcher fails closed.
             found[("engine", "runtimes", name)] = [path, DROP_IN]
             wiring.expected[name] = path
         wiring.remarks.append("`podman --runtime /PATH` bypasses reassert; only root can do that for root's containers")
         return found
-
-    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns None: reassert wrote the whole drop-in."""
-        return None
 
     def check(self, now: Files, wiring: Wiring) -> None:
         """Checks with `podman info` that each runtime name leads to its dispatcher."""
@@ -276,10 +250,6 @@ def _older(than: float) -> int:
             began < than and b"pause" not in arguments[1:2]
         )  # a pause process runs for ever, to hold a user's namespaces
     return count
-
-
-def _is_runc_like(name: str) -> bool:
-    return name not in _OTHERS
 
 
 def _hook_files(program: str) -> list[Change]:

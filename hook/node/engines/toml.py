@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 from hook.node.errors import NodeError
@@ -29,6 +30,16 @@ def parse(text: str, path: str) -> dict[str, Any]:
         return tomllib.loads(text.removeprefix(_MARK))
     except tomllib.TOMLDecodeError as error:
         raise NodeError(f"{path}: {error}; nothing was changed") from None
+
+
+def values_of(path: str) -> dict[str, Any]:
+    """Returns the values of a file, {} if there is none. Raises NodeError if it cannot be read."""
+    try:
+        return parse(Path(path).read_text(), path)
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise NodeError(f"{path}: {error}") from None
 
 
 def get(values: Any, key: Key, default: Any = None) -> Any:

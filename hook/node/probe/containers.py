@@ -107,7 +107,7 @@ class ContainerStarter:
         fixed = ["--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
         runtime = [f"--runtime={handler}"]  # a global option of podman
         line = [*runtime, "create", *fixed] if self._podman else ["create", *runtime, *fixed]
-        made = OneContainer(self, name, token)
+        made = OneContainer(self, name, token, self._sleep)
         try:
             created = self._must([*line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
             self.marks.add(created.split()[-1])
@@ -125,16 +125,6 @@ class ContainerStarter:
         if done.returncode:
             raise NotStarted(" ".join(done.stderr.split()) or f"{arguments[0]} ended with {done.returncode}")
         return done.stdout
-
-    def sleep_in(self, name: str, env: Pairs = ()) -> None:
-        """Executes a second sleep in a container, in the background. Raises NodeError."""
-        asked = [f"--env={key}={value}" for key, value in env]
-        self.call("exec", "--detach", *asked, name, *self._sleep, str(int(EXEC_SECONDS)))
-
-    def content(self, name: str, path: str, env: Pairs) -> str:
-        """Returns what cat(1) prints of a file in a container. Raises NodeError."""
-        asked = [f"--env={key}={value}" for key, value in env]
-        return self.call("exec", *asked, name, *self._sleep[:-1], f"{HOME}/cat", path)
 
     def remove(self, name: str) -> None:
         """Removes a container. Raises NodeError."""
@@ -171,10 +161,12 @@ def _field(name: str, path: str) -> str:
 class OneContainer:
     """A running test container of docker or podman."""
 
-    def __init__(self, starter: ContainerStarter, name: str, token: str) -> None:
+    def __init__(self, starter: ContainerStarter, name: str, token: str, sleep: list[str]) -> None:
+        """`sleep`: the command line of sleep(1) in it, without the seconds."""
         self._starter = starter
         self._name = name
         self._token = token
+        self._sleep = sleep
         self.pid = 0
 
     def find(self) -> None:
@@ -197,14 +189,18 @@ class OneContainer:
 
     def content(self, path: str, env: Pairs = ()) -> bytes:
         """Returns what a program that is executed in it reads from a file. Raises NodeError."""
-        return os.fsencode(self._starter.content(self._name, path, env))
+        return os.fsencode(self._exec(env, [], [*self._sleep[:-1], f"{HOME}/cat", path]))
+
+    def _exec(self, env: Pairs, options: list[str], command: list[str]) -> str:
+        asked = [f"--env={key}={value}" for key, value in env]
+        return self._starter.call("exec", *options, *asked, self._name, *command)
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
         if in_sentry(self.pid):
             return self._entries("/proc/self/environ", env)
         before = processes()
-        self._starter.sleep_in(self._name, env)
+        self._exec(env, ["--detach"], [*self._sleep, str(int(EXEC_SECONDS))])
         return Process(self.pid, self._token).wait_executed(before)[1]
 
     def annotations(self) -> dict[str, str]:

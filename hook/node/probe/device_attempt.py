@@ -23,11 +23,10 @@ from hook.node.probe import observe
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
 from hook.node.probe.retry import refusal, run_probe, translate_exit
 from hook.node.probe.starter import Extra, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported, in_sentry
+from hook.node.services import NRI_SOCKET
 
 _ASKED_FOR = 4
 """How many devices one test container asks for."""
-
-_NRI_SOCKET = "/var/run/nri/nri.sock"
 
 _TARGET = "/reassert-verify"
 
@@ -115,8 +114,8 @@ def try_attempt(way: DeviceAttempt, handler: Handler, starter: Starter, closed: 
     if way.why:
         return Tried(way.name, ABSENT if way.absent else UNTRIED, way.why)
     if way.extra.pod_annotations and NRI not in handler.wired:
-        if not os.path.exists(_NRI_SOCKET):
-            return Tried(way.name, ABSENT, f"there is no {_NRI_SOCKET}: no NRI plugin acts on a pod's annotations")
+        if not os.path.exists(NRI_SOCKET):
+            return Tried(way.name, ABSENT, f"there is no {NRI_SOCKET}: no NRI plugin acts on a pod's annotations")
         return Tried(way.name, UNTRIED, "only `--adapter nri` sees annotations of a pod")
     try:
         return run_probe(

@@ -65,14 +65,10 @@ def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:
     # A test container has no allocation, so a name that stays unchanged without one is not reserved for it.
     reserved = [e for rule in rules if not (gentle and rule.deny) for e in rule.env if not e.keep]
     valued = dict.fromkeys(e.name for e in reserved if e.text is not None)
-    absent = dict.fromkeys(_instance(e.name) for e in reserved if e.text is None and not gentle)
+    patterns = [e.name for e in reserved if e.text is None and not gentle]
+    absent = dict.fromkeys(pattern.replace("*", "REASSERT").replace("?", "X") for pattern in patterns)
     pairs = [(name, value) for value in (PLUGIN, POD) for name in valued]
     return pairs + [(name, POD) for name in absent if name not in valued]
-
-
-def _instance(pattern: str) -> str:
-    """Returns a name that matches a pattern."""
-    return pattern.replace("*", "REASSERT").replace("?", "X")
 
 
 def mounts(rules: list[Rule], absent: set[str], directory: str, gentle: bool = False) -> list[tuple[str, str]]:

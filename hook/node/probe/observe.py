@@ -97,7 +97,8 @@ def _look(mountinfo: int, root: int, reserved: list[Mount]) -> list[dict[str, ob
         if not above or not _visible(root, row):
             continue
         exact = next((mount for mount in above if mount.destination == row.point), None)
-        if exact and exact.source and _same(root, row.point, exact.source) and _has_options(row, exact):
+        flags = [flag for flag in _FLAGS if exact and flag in exact.options]
+        if exact and exact.source and _same(root, row.point, exact.source) and {*flags} <= {*row.options}:
             ours[row.point] = exact.as_oci(os.path.isdir(exact.source))
         elif exact or not any(_part_of(root, row.point, mount) for mount in above):
             foreign.append({"destination": row.point, "type": "bind", "source": row.root, "options": row.options})
@@ -132,10 +133,6 @@ def _same(root: int, path: str, source: str) -> bool:
 def _part_of(root: int, path: str, mount: Mount) -> bool:
     """Whether a mount below a reserved mount is part of its source on the node."""
     return bool(mount.source) and _same(root, path, mount.source.rstrip("/") + path[len(mount.destination) :])
-
-
-def _has_options(row: Row, mount: Mount) -> bool:
-    return all(flag in row.options for flag in _FLAGS if flag in mount.options)
 
 
 def reached(pid: int, closed: Closed) -> list[str]:

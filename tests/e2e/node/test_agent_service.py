@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ import pytest
 from e2e.cri.client import Pod, wait_for
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.test_upgrade import twin
 from e2e.node.wired import FILES, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back, usual_config
+from e2e.support import REASSERT
 
 SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
 UNITS = (SOCKET, SERVICE)
@@ -40,12 +42,18 @@ esac
 exec runc "$@"
 """
 BUNDLE = """{"ociVersion": "1.0.2", "root": {"path": "r"}, "process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}"""
+STATE = '{"ociVersion": "1.0.2", "id": "x", "bundle": "/loop/1", "pid": 0}'
 STARTS = """
+say() {
+  if "$@" < /loop/state.json; then echo started; else echo failed; fi
+}
 loop() {
   while [ ! -e /loop/stop ]; do
     cp /loop/config.json "$1/config.json"
-    if "$2" create --bundle "$1" c; then echo started; else echo failed; fi >> "$1/said" 2>&1
-  done
+    say "$2" create --bundle "$1" c
+    [ ! -e /loop/wired ] || say /opt/reassert/reassert hook poststop
+    [ ! -e /loop/wired ] || say /usr/local/sbin/reassert-hook poststop
+  done >> "$1/said" 2>&1
 }
 for bundle in /loop/1 /loop/2; do
   mkdir -p $bundle/r
@@ -55,9 +63,21 @@ wait
 """
 
 
+def twin(directory: Path) -> Path:
+    """Another version, whose files have other paths: what begins as one and goes on as the other finds nothing."""
+    shutil.copytree(REASSERT.parent, directory, symlinks=True)
+    (directory / "lib").rename(directory / "bil")
+    executable = directory / REASSERT.name
+    said, other = b"pyi-contents-directory lib", b"pyi-contents-directory bil"
+    assert said in executable.read_bytes()
+    executable.write_bytes(executable.read_bytes().replace(said, other))
+    return executable
+
+
 @pytest.fixture(scope="module")
 def booted(module_boot: Boot) -> BootedNode:
-    files = {**FILES, "/usr/local/bin/nvidia-container-runtime": NVIDIA, "/loop/config.json": BUNDLE}
+    files = {**FILES, "/usr/local/bin/nvidia-container-runtime": NVIDIA}
+    files |= {"/loop/config.json": BUNDLE, "/loop/state.json": STATE}
     node = module_boot("trixie", config=usual_config("trixie"), files=files)
     node.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
     return node
@@ -246,7 +266,10 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
 
 
 def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -> None:
-    """Upgrades, a failed one, an uninstall: none of the starts fails, none is unadjusted while it is wired."""
+    """Upgrades, a failed one, an uninstall: none of the starts fails, none is unadjusted while it is wired.
+
+    A start is wholly the old version's or the new one's. An upgrade changes nothing else, and restarts no engine.
+    """
     booted = node.booted
     other = str(twin(booted.directory / "twin"))
     node.install("--no-probe")
@@ -270,8 +293,12 @@ def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -
                 booted.property(SERVICE, "MainPID"),
                 booted.property(SOCKET, "ActiveEnterTimestamp"),
             )
-            booted.run(program, "node", "install", "--engine", "containerd", "--no-probe")
+            wired, engine = booted.snapshot(("/etc", "/usr/local")), node.pid()
+            upgraded = booted.run(program, "node", "install", "--engine", "containerd", "--no-probe").stdout
+            assert upgraded.count("writing the program in /opt/reassert\n") == 1
+            assert (booted.snapshot(("/etc", "/usr/local")), node.pid()) == (wired, engine)
             some_more()
+            assert len(booted.run("ls", "/opt/reassert").stdout.split()) == 4, "a program, front, reassert, start"
             assert booted.property(SERVICE, "MainPID") not in ("0", was)
             assert booted.property(SOCKET, "ActiveEnterTimestamp") == listening
             assert_runs_what_is_installed(node)

@@ -16,10 +16,9 @@ WRAPPER = "/usr/local/bin/containerd"
 SITE = "/etc/containerd/conf.d/zz-site.toml"
 
 
-@pytest.fixture(scope="module", params=["trixie", "forky"])
-def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
-    """A node whose config.toml is edited in place, and one that gets a drop-in."""
-    node = module_boot(request.param, files=FILES)
+@pytest.fixture(scope="module")
+def booted(module_boot: Boot) -> BootedNode:
+    node = module_boot("forky", files=FILES)
     package(node)
     return node
 
@@ -39,10 +38,6 @@ def node(booted: BootedNode) -> Iterator[Wirable]:
     booted.run("systemctl", "daemon-reload")
     if wirable.config() != config:
         wirable.reconfigure(config)
-
-
-with_one_containerd = pytest.mark.parametrize("booted", ["trixie"], indirect=True)
-"""For what containers do, whichever file says so."""
 
 
 def write(node: Wirable, path: str, text: str, mode: int = 0o644) -> None:
@@ -65,7 +60,6 @@ def test_containerd_rejects_the_configuration(node: Wirable) -> None:
     node.is_untouched()
 
 
-@pytest.mark.parametrize("booted", ["forky"], indirect=True)
 def test_containerd_understands_something_else(node: Wirable) -> None:
     """A file that has the last word over ours.
 
@@ -102,7 +96,6 @@ def broken(node: Wirable, *names: str) -> str:
     return containerd_config(FORMATS[node.booted.suite], tuple(handlers))
 
 
-@with_one_containerd
 def test_no_container_starts_as_it_is(node: Wirable) -> None:
     node.reconfigure(broken(node, "runc", "crun"))
     pid = node.pid()
@@ -113,7 +106,6 @@ def test_no_container_starts_as_it_is(node: Wirable) -> None:
     node.is_untouched()
 
 
-@with_one_containerd
 def test_a_handler_that_was_broken_before_is_not_held_against_it(node: Wirable) -> None:
     node.reconfigure(broken(node, "crun"))
     said = node.install().stdout
@@ -121,7 +113,6 @@ def test_a_handler_that_was_broken_before_is_not_held_against_it(node: Wirable) 
     assert node.status() == (0, {"crun": ["runtime"], "runc": ["runtime"]}, [])
 
 
-@pytest.mark.parametrize("booted", ["trixie"], indirect=True)
 @pytest.mark.parametrize("text", [POLICY.replace("name: gpu", "nane: gpu"), POLICY + "  - ["], ids=["key", "yaml"])
 def test_a_broken_policy(node: Wirable, text: str) -> None:
     write(node, POLICY_FILE, text)

@@ -108,7 +108,7 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
 GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untrusted pods", more="")
 
 
-@pytest.fixture(scope="module", params=["trixie", "forky"])
+@pytest.fixture(scope="module")
 def pods(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
     """A node with containerd 1.7 or 2.1, whose runc.v2 shim calls runsc for one handler."""
     suite = request.param
@@ -134,7 +134,11 @@ exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
     return node
 
 
-@pytest.mark.parametrize("adapters", ["runtime", "nri", "nri,runtime"])
+@pytest.mark.parametrize(
+    ("pods", "adapters"),
+    [("forky", "runtime"), ("forky", "nri"), ("forky", "nri,runtime"), ("trixie", "nri,runtime")],
+    indirect=["pods"],
+)
 def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode, adapters: str) -> None:
     """With `nri` alone the second line, base_runtime_spec's hook, reads config.json."""
     node = Wirable(pods, pods.snapshot(), PACKAGED)
@@ -170,6 +174,7 @@ def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: Boot
         node.take_out()
 
 
+@pytest.mark.parametrize("pods", ["forky"], indirect=True)
 def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(pods: BootedNode) -> None:
     """Debian has no containerd-shim-runsc-v1, so no pod is started: the file's edit and its way back are tried."""
     path = pods.path("/etc/containerd/runsc.toml")

@@ -29,16 +29,15 @@ CORRECTED = {"REQUESTS_CA_BUNDLE": CA_BUNDLE, "NVIDIA_VISIBLE_DEVICES": "void"}
 POLICY_TEXT = NRI_POLICY.replace("hostPath: CA", f"hostPath: {CA}")
 
 
-@pytest.fixture(scope="module", params=["trixie", "forky"])
-def booted(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
+@pytest.fixture(scope="module")
+def booted(module_boot: Boot) -> BootedNode:
     """A node with the program, the unit and a policy in their places, and NRI switched on."""
-    suite = request.param
     files = {
         POLICY: POLICY_TEXT,
         f"{CA}/certs/company.crt": "company\n",
         f"/etc/systemd/system/{UNIT}": (TOP / "packaging/systemd" / UNIT).read_text(),
     }
-    node = module_boot(suite, config=containerd_config(FORMATS[suite], nri=True), files=files)
+    node = module_boot("forky", config=containerd_config(FORMATS["forky"], nri=True), files=files)
     node.run("cp", "-rT", "/src/reassert/dist/reassert", "/opt/reassert")
     node.run("chown", "-R", "root:", "/opt/reassert")
     node.run("ln", "-s", "/opt/reassert/reassert", "/usr/local/bin/reassert")

@@ -28,8 +28,8 @@ class Docker:
     booted: BootedNode
     node: Node
 
-    def verify(self, wired: Wired, probe: bool = False) -> Verified:
-        return verify_inside(self.booted.pid, self.node, wired, probe=probe)
+    def verify(self, wired: Wired) -> Verified:
+        return verify_inside(self.booted.pid, self.node, wired)
 
     def remains(self) -> list[str]:
         """What a probe could have left: containers, images, files."""
@@ -78,36 +78,3 @@ def test_pods_go_where_systemd_has_the_cgroups(docker: Docker) -> None:
     assert verified.results()["runc"][0] == "not protected", verified
     assert docker.booted.ctr("container", "list", "--quiet") == ""
     assert docker.booted.run("systemctl", "list-units", "--all", "--no-legend", "cri-containerd-*").stdout == ""
-
-
-def test_in_audit_mode_there_is_nothing_to_verify(docker: Docker) -> None:
-    audit = POLICY.replace("spec:", "spec:\n  mode: Audit")
-    docker.booted.path("/etc/reassert").mkdir(mode=0o755)
-    try:
-        docker.booted.path("/etc/reassert/policy.yaml").write_text(docker.node.placed(audit))
-        said = docker.booted.run(PROGRAM, "node", "verify", "--engine", "docker", check=False)
-    finally:
-        docker.booted.run("rm", "-r", "/etc/reassert")
-    assert (said.returncode, said.stderr) == (3, "")
-    assert said.stdout.splitlines()[-1] == (
-        "result     nothing to verify: the mode of /etc/reassert/policy.yaml is Audit, nothing is enforced"
-    )
-    assert docker.remains() == []
-
-
-def test_a_refusal_is_protection(docker: Docker) -> None:
-    docker.node.write_policy(POLICY + "    onConflict: Deny\n")
-    verified = docker.verify({"reassert": ["runtime"]})
-    assert verified.status == 0
-    [refused] = verified.saw("reassert")
-    assert refused.startswith("reassert: refused a container of no pod: rule company-ca: env REQUESTS_CA_BUNDLE")
-    assert docker.remains() == []
-
-
-def test_a_probe_that_wants_nothing(docker: Docker) -> None:
-    docker.node.write_policy(POLICY)
-    assert docker.verify({"reassert": [], "runc": []}, probe=True).status == 0
-    failed = docker.verify({"unheard-of": []}, probe=True)
-    assert failed.status == 1
-    assert "unheard-of" in failed.error
-    assert docker.remains() == []

@@ -44,11 +44,27 @@ def sh(node: BootedNode, script: str) -> str:
     return node.run("sh", "-euc", script).stdout
 
 
-@pytest.fixture
-def node() -> Iterator[BootedNode]:
-    """A node with containerd 1.7."""
+@pytest.fixture(scope="module")
+def trixie(debs: Path) -> Iterator[BootedNode]:
+    """A node with containerd 1.7, with both packages in its directory."""
     with booted("trixie") as started:
+        (started.directory / "debs").mkdir()
+        for name in ("1.deb", "2.deb"):
+            os.link(debs / name, started.directory / "debs" / name)
         yield started
+
+
+@pytest.fixture
+def node(trixie: BootedNode) -> Iterator[BootedNode]:
+    """That node, without the package and its files."""
+    yield trixie
+    sh(trixie, "systemctl stop holder.service || :; rm -rf /etc/reassert /var/lib/reassert /var/log/reassert")
+
+
+def scripts(node: BootedNode) -> tuple[str, str]:
+    """INSTALL and UPGRADE with the packages of the node."""
+    install, upgrade = (script.replace("/debs/", f"{node.directory}/debs/") for script in (INSTALL, UPGRADE))
+    return install, upgrade
 
 
 def trust_store_follows_its_sources(node: BootedNode) -> None:
@@ -92,11 +108,8 @@ def trust_store_follows_its_sources(node: BootedNode) -> None:
     assert second.pem in added.read_bytes()
 
 
-def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
-    (node.directory / "debs").mkdir()
-    for name in ("1.deb", "2.deb"):
-        os.link(debs / name, node.directory / "debs" / name)
-    install, upgrade = (script.replace("/debs/", f"{node.directory}/debs/") for script in (INSTALL, UPGRADE))
+def test_from_installation_to_purge(node: BootedNode) -> None:
+    install, upgrade = scripts(node)
     containerd = node.path(CONFIG).read_bytes()
 
     sh(node, install)
@@ -144,15 +157,12 @@ def test_from_installation_to_purge(node: BootedNode, debs: Path) -> None:
     assert [node.property(unit, "LoadState") for unit in (UNIT, *AGENT, *TRUST)] == ["not-found"] * 5
 
 
-def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: BootedNode, debs: Path) -> None:
+def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: BootedNode) -> None:
     """The policy comes first; an upgrade is unpacked, not configured, and then removed: dpkg runs no prerm.
 
     Running containers and new ones go on, without the policy; the package unwires the node when it comes back.
     """
-    (node.directory / "debs").mkdir()
-    for name in ("1.deb", "2.deb"):
-        os.link(debs / name, node.directory / "debs" / name)
-    install, upgrade = (script.replace("/debs/", f"{node.directory}/debs/") for script in (INSTALL, UPGRADE))
+    install, upgrade = scripts(node)
     containerd = node.path(CONFIG).read_bytes()
     node.path(POLICY).parent.mkdir()
     node.path(POLICY).write_text(POLICY_TEXT)
@@ -193,11 +203,9 @@ def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: Boo
         assert not node.path(path).exists()
 
 
-def test_a_node_has_one_installation(node: BootedNode, debs: Path) -> None:
+def test_a_node_has_one_installation(node: BootedNode) -> None:
     """Each refuses beside the other, and says how to move."""
-    (node.directory / "debs").mkdir()
-    os.link(debs / "1.deb", node.directory / "debs/1.deb")
-    install = INSTALL.replace("/debs/", f"{node.directory}/debs/")
+    install, _ = scripts(node)
     copied = "/src/reassert/dist/reassert/reassert node install --no-probe"
     assert "is wired (runtime)" in sh(node, copied)
     refused = node.run("sh", "-c", f"{install} 2>&1", check=False)

@@ -11,11 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from hook.core.policy.model import Policy
 from hook.node.change import journal as journals
 from hook.node.change.files import Change, State, link, look
 from hook.node.change.record import Record
-from hook.node.change.rewiring import Target, prepare
+from hook.node.change.rewiring import Rewiring, Target
 from hook.node.engines.base import Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
 
@@ -40,10 +39,7 @@ class FakeEngine(Engine[None]):
     fails: set[str] = field(default_factory=set)
     callers: dict[str, int] = field(default_factory=dict)
     left: tuple[str, ...] = ()
-    warnings_of: list[str] = field(default_factory=list)
-    hints_of: list[str] = field(default_factory=list)
     blockers_of: list[str] = field(default_factory=list)
-    reads: int = 0
 
     def _called(self, name: str) -> None:
         self.calls.append(name)
@@ -51,16 +47,11 @@ class FakeEngine(Engine[None]):
             raise NodeError(f"{name} fails")
 
     @classmethod
-    def installed(cls) -> bool:
-        return True
-
-    @classmethod
     def find(cls) -> FakeEngine:
         return cls()
 
     def read(self) -> None:
         """Nothing is configured."""
-        self.reads += 1
 
     def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
         return [Handler("runc", "/usr/sbin/runc", self.left)]
@@ -71,20 +62,8 @@ class FakeEngine(Engine[None]):
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
         return content.replace(OURS, b"") or None
 
-    def uninstall_notes(self, before: object, notes: dict[str, Any]) -> list[str]:
-        return []
-
-    def warnings(self, now: None) -> list[str]:
-        return self.warnings_of
-
     def blockers(self, before: object) -> list[str]:
         return self.blockers_of
-
-    def hints(self, now: None) -> list[str]:
-        return self.hints_of
-
-    def preexisting(self, now: None, policy: Policy, hooked: bool) -> list[str]:
-        return []
 
     def check(self, now: None, wiring: Wiring) -> None:
         self._called("check")
@@ -159,7 +138,7 @@ class FakeNode:
         """One change, under the lock, whose directory is away again if nothing stays in it."""
         with journals.locked(self.state):
             chosen = engine or self.engine
-            rewiring = prepare(chosen, Record.read(self.state), target, chosen.read, directory=self.state)
+            rewiring = Rewiring(chosen, Record.read(self.state), target, chosen.read, directory=self.state)
             return rewiring.make(self.said.append, prove or self.engine.prove)
 
     def installed(self, wiring: Wiring | None = None) -> Target:

@@ -304,3 +304,17 @@ def test_adapters_are_those_asked_for_or_wired_and_nri_never_comes_alone(
 ) -> None:
     engine = FakeEngine(adapters=("runtime", "nri", "hook", "cdi"))
     assert adapters_of(text, engine, OwnerRecord(wired)) == adapters
+
+
+def everything() -> dict[str, str | bytes]:
+    """Every file of the node that an install may change."""
+    paths = [path for top in ("/etc", "/opt", "/usr/local", "/var/lib/reassert") for path in Path(top).rglob("*")]
+    return {str(path): path.read_bytes() if path.is_file() else str(path.is_dir()) for path in paths}
+
+
+def test_a_crio_that_is_unwired_is_as_it_was(node: Machine) -> None:
+    before = everything()
+    install("runtime,hook")
+    assert "/usr/local/sbin/reassert-crun" in Path("/etc/crio/crio.conf.d/99-reassert.conf").read_text()
+    assert called("node", "uninstall", "--engine", "crio").returncode == 0
+    assert everything() == before

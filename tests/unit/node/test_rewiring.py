@@ -65,13 +65,6 @@ def test_new_dispatcher_alone_restarts_nothing(node: FakeNode) -> None:
     assert node.engine.calls == ["prove"]
 
 
-def test_engine_that_does_not_run_is_only_asked_what_it_reads(node: FakeNode) -> None:
-    node.engine.up = False
-    node.install()
-    assert node.engine.calls == ["check"]
-    assert node.said[-1] == "Fake 1.0 does not run; it will read its new configuration when it starts"
-
-
 def test_uninstall_takes_references_first_and_the_program_last(node: FakeNode, order: list[str]) -> None:
     before = node.everything()
     node.install()
@@ -128,15 +121,6 @@ def test_what_was_edited_since_is_what_the_next_install_starts_from(node: FakeNo
     assert Path(f"{node.state}/before{node.config}").read_bytes() == b"theirs\na later edit\n"
     node.uninstall()
     assert node.config.read_bytes() == b"theirs\na later edit\n"
-
-
-def test_policy_that_was_edited_stays(node: FakeNode) -> None:
-    node.install()
-    policy = node.top / "etc/reassert/policy.yaml"
-    policy.write_text("mine\n")
-    node.uninstall()
-    assert policy.read_text() == "mine\n"
-    assert not (node.top / "bin/reassert").is_symlink()
 
 
 def test_an_engine_that_would_not_start_again_is_not_restarted(node: FakeNode) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -138,19 +137,6 @@ def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
         node.said[-1:] if fails else []
     )
     assert journals.pending(node.state) is None
-
-
-def test_signal_puts_everything_back(node: FakeNode) -> None:
-    before = node.everything()
-
-    def prove(_now: None) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(NodeError, match=r"^interrupted$"):
-        node.make(node.installed(), prove=prove)
-    assert node.engine.calls == ["check", "restart", "restart"]
-    assert node.everything() == before
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
 
 # -- kill -9 at each step

@@ -13,7 +13,7 @@ from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.entry.hook import STAGES
-from hook.node.artifacts.specs import base_spec, cdi_spec, hooks_d, oci_hook, reserved_env
+from hook.node.artifacts.specs import base_spec, cdi_spec, oci_hook, reserved_env
 from hook.node.errors import NodeError
 from unit.support import document, policy, reassert
 
@@ -95,15 +95,6 @@ def test_every_entry_has_what_past_holes_ask_for(stage: str) -> None:
     assert entry["args"] == ["reassert", "hook", stage]
     assert entry["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
     assert entry["timeout"] == 30
-
-
-def test_hooks_d_names_the_stage_that_its_hook_is_told() -> None:
-    assert hooks_d(PROGRAM, "createRuntime") == {
-        "version": "1.0.0",
-        "hook": oci_hook(PROGRAM, "createRuntime"),
-        "when": {"always": True},
-        "stages": ["createRuntime"],
-    }
 
 
 def parsed(rules: str) -> Policy:

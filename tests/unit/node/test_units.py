@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -19,29 +20,33 @@ SOCKET = "reassert-agent.socket"
 PROGRAM = "/opt/reassert/reassert"
 
 
-def choice(front: str) -> Choice:
+def added(front: str, address: str, handlers: Iterable[Handler] = (), default: str = "") -> Wiring:
     in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
-    return Choice((RUNTIME, NRI), None, PROGRAM, in_force, front=front)
+    wiring = Wiring()
+    services.add_plugin(
+        wiring, Choice((RUNTIME, NRI), None, PROGRAM, in_force, front=front), address, handlers, default
+    )
+    return wiring
 
 
 def test_where_there_is_an_agent_it_runs_the_plugin() -> None:
-    artifacts, started = services.nri_unit(choice("/opt/reassert/front"), "/var/run/nri/nri.sock")
-    assert started == []
-    [(path, state)] = artifacts
+    wiring = added("/opt/reassert/front", services.NRI_SOCKET)
+    assert wiring.units == []
+    [(path, state)] = wiring.artifacts
     assert path == f"/etc/systemd/system/{SERVICE}.d/nri.conf"
     assert state
     lines = state.content.decode().splitlines()
     assert 'Environment="NRI=--nri"' in lines
     assert f"Conflicts={PLUGIN}" in lines
-    elsewhere, _ = services.nri_unit(choice("/opt/reassert/front"), "/run/other.sock")
-    assert elsewhere[0][1]
-    assert '\nEnvironment="NRI=--nri --nri-socket /run/other.sock"\n' in elsewhere[0][1].content.decode()
+    [(_, elsewhere)] = added("/opt/reassert/front", "/run/other.sock").artifacts
+    assert elsewhere
+    assert '\nEnvironment="NRI=--nri --nri-socket /run/other.sock"\n' in elsewhere.content.decode()
 
 
 def test_without_an_agent_the_plugin_has_a_service_of_its_own() -> None:
-    artifacts, started = services.nri_unit(choice(""), "/run/other.sock")
-    assert started == [PLUGIN]
-    state = dict(artifacts)[f"/etc/systemd/system/{PLUGIN}"]
+    wiring = added("", "/run/other.sock")
+    assert wiring.units == [PLUGIN]
+    state = dict(wiring.artifacts)[f"/etc/systemd/system/{PLUGIN}"]
     assert state
     assert f"\nExecStart={PROGRAM} nri --socket /run/other.sock\n" in state.content.decode()
 
@@ -56,7 +61,7 @@ def test_the_plugin_is_told_which_handlers_are_gvisors(root_dir: Path, front: st
     names = {"gvisor": str(runsc), "runc": str(runc), "kata": "", "no pod's = 1": str(runsc)}
     handlers = [Handler(name, path, ()) for name, path in names.items()]
     for default, told in (("runc", " --gvisor=gvisor"), ("gvisor", " --gvisor=gvisor --gvisor=")):
-        [(_, state), *_] = services.nri_unit(choice(front), "/var/run/nri/nri.sock", handlers, default)[0]
+        [(_, state), *_] = added(front, services.NRI_SOCKET, handlers, default).artifacts
         assert state
         line = f'Environment="NRI=--nri{told}"' if front else f"ExecStart={PROGRAM} nri{told}"
         assert line in state.content.decode().splitlines()

@@ -14,7 +14,7 @@ from hook.core.base.jsontext import Malformed
 from hook.core.facts.cri import call, pairs
 from hook.core.policy.model import Policy, excluded
 from hook.node import systemd
-from hook.node.artifacts.dispatchers import behind, dispatcher_for, real_of
+from hook.node.artifacts.dispatchers import behind, real_of
 from hook.node.artifacts.specs import CDI_FILE, base_spec, cdi_file, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import shims, toml
@@ -38,18 +38,20 @@ from hook.node.engines.containerd.settings import (
     own_values,
     path_of_shim,
     runtimes,
-    version_of,
     wanted_dump,
 )
 from hook.node.engines.nri_validator import NOTE
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
-from hook.node.services import PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, nri_unit, plugin_runs
+from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
 from hook.node.systemd import arguments_of, option
 from hook.node.terminal import counted
 
 CONFIG = "/etc/containerd/config.toml"
+OLDEST = (1, 6)
+"""The oldest containerd that is supported."""
+
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
 
 
@@ -78,7 +80,7 @@ class Containerd(Engine[Dump]):
         arguments = arguments_of(systemd.main_pid(cls.service))
         config = option(arguments, "--config", "-c") or [CONFIG]
         address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
-        return cls(version_of("containerd"), config[-1], address[-1])
+        return cls(systemd.version_of("containerd", OLDEST), config[-1], address[-1])
 
     @classmethod
     def which(cls, program: str) -> str | None:
@@ -195,7 +197,6 @@ class Containerd(Engine[Dump]):
         was: dict[str, dict[str, str]] = {}
         # The wrapper sets env itself, and only for containers that a rule matches.
         env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
-        taken: dict[str, str] = {}
         defaults: dict[str, dict[str, Any]] = {}
         chosen, created = self._chosen(dump, choice, notes) if choice.adapters != (CDI,) else ({}, None)
         for name, table in chosen.items():
@@ -206,8 +207,7 @@ class Containerd(Engine[Dump]):
                 # A table in a file replaces the built-in one, so the file must have all of its values.
                 settings.update({(*files.cri(), *runtime, *key): value for key, value in own_values(table).items()})
             if RUNTIME in choice.adapters and not path_of_shim(table):
-                artifact = dispatcher_for(self._runtime(old["BinaryName"]), choice.program, taken, front=choice.front)
-                path = wiring.add_artifact(artifact)
+                path = wiring.add_dispatcher(self._runtime(old["BinaryName"]), choice)
                 settings[(*files.cri(), *runtime, "options", "BinaryName")] = path
             if {HOOK, NRI_ADAPTER} & set(choice.adapters):
                 configured = old["base_runtime_spec"]
@@ -221,7 +221,11 @@ class Containerd(Engine[Dump]):
         switched = False
         if NRI_ADAPTER in choice.adapters:
             switched = bool(notes.get("nri")) or bool(toml.get(dump, (*NRI, "disable"), True))
-            self._nri(dump, choice, notes, wiring)
+            if self.version < (1, 7):
+                raise NodeError(f"{self.title} has no NRI, which needs 1.7 or later; use --adapter runtime")
+            socket = str(toml.get(dump, (*NRI, "socket_path"), NRI_SOCKET))
+            default = str(toml.get(dump, (*cri(dump), "containerd", "default_runtime_name"), ""))
+            add_plugin(wiring, choice, socket, self.handlers(dump, notes), default)
         if switched:
             settings[*NRI, "disable"] = False
         required = VALIDATOR.settings(dump, choice, notes)
@@ -234,28 +238,24 @@ class Containerd(Engine[Dump]):
             settings[*files.cri(), "enable_cdi"] = True
         configuration, changed = files.change(settings) if settings else ([], [])
         wiring.references += configuration
-        wiring.notes = {
+        wiring.notes |= {
             "handlers": was,
-            "settings": [*changed, *self._gvisors_shim(dump, choice, base, taken, wiring)],
+            "settings": [*changed, *self._gvisors_shim(dump, choice, base, wiring)],
             "created": created,
             "nri": switched,
             "cdi": enabled,
         }
         if required:
             wiring.notes[NOTE] = VALIDATOR.before(dump, notes)
-        if not choice.unit:
-            wiring.notes[PLUGIN_IS_OURS] = False
         effective = {in_dump(key, dump): value for key, value in settings.items()}
         wiring.expected = wanted_dump(dump, effective, notes, {created: chosen[created]} if created else {})
         return wiring
 
-    def _gvisors_shim(
-        self, dump: Dump, choice: Choice, base: Base, taken: dict[str, str], wiring: Wiring
-    ) -> list[dict[str, Any]]:
+    def _gvisors_shim(self, dump: Dump, choice: Choice, base: Base, wiring: Wiring) -> list[dict[str, Any]]:
         """Wires the handlers of gVisor's own shim. Returns the notes for `strip`."""
 
         def add(binary: str) -> str:
-            return wiring.add_artifact(dispatcher_for(self._runtime(binary), choice.program, taken, front=choice.front))
+            return wiring.add_dispatcher(self._runtime(binary), choice)
 
         notes: list[dict[str, Any]] = []
         for name, table in runtimes(dump).items() if RUNTIME in choice.adapters else ():
@@ -299,17 +299,6 @@ class Containerd(Engine[Dump]):
         if default not in known:
             raise NodeError(f"the default handler {default} calls no runc; name an existing one with --runtime-class")
         return {wanted: known[default]}, wanted
-
-    def _nri(self, dump: Dump, choice: Choice, notes: dict[str, Any], wiring: Wiring) -> None:
-        """Adds the plugin's service, unless something else runs the plugin. Raises NodeError for containerd 1.6."""
-        if self.version < (1, 7):
-            raise NodeError(f"{self.title} has no NRI, which needs 1.7 or later; use --adapter runtime")
-        if not choice.unit:
-            return
-        socket = str(toml.get(dump, (*NRI, "socket_path"), "/var/run/nri/nri.sock"))
-        default = str(toml.get(dump, (*cri(dump), "containerd", "default_runtime_name"), ""))
-        artifacts, wiring.units = nri_unit(choice, socket, self.handlers(dump, notes), default)
-        wiring.artifacts += artifacts
 
     def _cdi(self, dump: dict[str, Any], choice: Choice, wiring: Wiring, enables: bool) -> None:
         """Adds the CDI spec. Raises NodeError if containerd does not read its directory.

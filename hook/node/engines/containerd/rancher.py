@@ -20,9 +20,9 @@ from hook.node import systemd
 from hook.node.change.files import Change, State, look
 from hook.node.engines import toml
 from hook.node.engines.base import Base, Choice, Wiring
-from hook.node.engines.containerd.engine import Containerd
+from hook.node.engines.containerd.engine import OLDEST, Containerd
 from hook.node.engines.containerd.files import FORMATS, Files
-from hook.node.engines.containerd.settings import Dump, version_of
+from hook.node.engines.containerd.settings import Dump
 from hook.node.errors import NodeError
 
 _TEMPLATES = list(dict.fromkeys(each.template for each in FORMATS.values()))
@@ -61,7 +61,7 @@ class Rancher(Containerd):
                 f"{cls.name} once; if it was told to use another engine (--container-runtime-endpoint), use "
                 "--engine NAME"
             )
-        found = cls(version_of(containerd), config, "/run/k3s/containerd/containerd.sock")
+        found = cls(systemd.version_of(containerd, OLDEST), config, "/run/k3s/containerd/containerd.sock")
         found.title = f"{cls.name} ({found.title})"
         known = [unit for unit in cls.units if systemd.is_active(unit)]
         known += [unit for unit in cls.units if systemd.is_known(unit)]
@@ -77,7 +77,8 @@ class Rancher(Containerd):
         if not ours or _IMPORTS.search(text):
             return self.dump(self._config)
         with tempfile.NamedTemporaryFile(prefix="reassert-", suffix=".toml") as file:
-            file.write(toml.encode(_rendered(ours[0]) + "\n") + generated)
+            rendered = ours[0].removeprefix(_MARK).partition("{{")[0]  # what k3s makes of our line
+            file.write(toml.encode(rendered + "\n") + generated)
             file.flush()
             return self.dump(file.name)
 
@@ -104,7 +105,8 @@ class Rancher(Containerd):
         """Returns a template without our line; None if nothing but the base template is left."""
         if path not in self._templates():
             return super().strip(path, content, notes)
-        left = _without(toml.decode(content))
+        lines = toml.decode(content).splitlines(keepends=True)
+        left = "".join(line for line in lines if not line.startswith(_MARK))
         return None if left == _BASE else toml.encode(left)
 
     def restart(self) -> None:
@@ -180,12 +182,3 @@ class _Files(Files):
 def _content(path: str) -> bytes:
     state = look(path)
     return state.content if state else b""
-
-
-def _without(template: str) -> str:
-    return "".join(line for line in template.splitlines(keepends=True) if not line.startswith(_MARK))
-
-
-def _rendered(line: str) -> str:
-    """Returns what k3s makes of our line of a template."""
-    return line.removeprefix(_MARK).partition("{{")[0]

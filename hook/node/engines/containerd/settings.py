@@ -118,19 +118,6 @@ def wanted_dump(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new
     return wanted
 
 
-def version_of(program: str) -> tuple[int, int, int]:
-    """Returns the version of a containerd. `program`: its path. Raises NodeError if it is not supported."""
-    done = systemd.command([program, "--version"])
-    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
-    if found is None:
-        said = " ".join((done.stdout + done.stderr).split())
-        raise NodeError(f"`containerd --version` prints no version: {said!r}")
-    major, minor, patch = map(int, found.groups())
-    if (major, minor) < (1, 6):
-        raise NodeError(f"containerd {major}.{minor} is too old; 1.6 or later is supported")
-    return major, minor, patch
-
-
 def before_wiring(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
     """Returns a handler's settings without reassert. A copy of a wired handler has that handler's old settings."""
     binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))

@@ -23,31 +23,6 @@ def change(main: Path, newest: int) -> tuple[dict[str, str], list[dict[str, obje
     return {path: state.content.decode() for path, state in changes if state}, notes
 
 
-def test_1_is_edited_in_place(tmp_path: Path) -> None:
-    main = tmp_path / "config.toml"
-    main.write_text("version = 2\n# mine\n")
-    written, notes = change(main, 2)
-    assert list(written) == [str(main)]
-    assert "# mine\n" in written[str(main)]
-    edited = written[str(main)] + "\n[debug]\nlevel = 'info'\n"  # somebody adds something
-    assert strip(str(main), edited, notes) == "version = 2\n# mine\n\n[debug]\nlevel = 'info'\n"
-
-
-def test_1_without_a_file_gets_one_of_version_2(tmp_path: Path) -> None:
-    written, _ = change(tmp_path / "config.toml", 2)
-    assert tomllib.loads(written[str(tmp_path / "config.toml")])["version"] == 2
-
-
-def test_1_edits_the_import_that_has_the_table(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text('version = 2\nimports = ["more/*.toml"]\n')
-    (tmp_path / "more").mkdir()
-    theirs = tmp_path / "more/cri.toml"
-    theirs.write_text('[plugins."io.containerd.grpc.v1.cri"]\nsandbox_image = "x"\n')
-    (tmp_path / "more/zz.toml").write_text("[debug]\n")
-    written, _ = change(tmp_path / "config.toml", 2)
-    assert list(written) == [str(theirs)]
-
-
 @pytest.mark.parametrize(
     ("text", "newest", "version", "imports"),
     [

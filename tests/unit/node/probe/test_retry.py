@@ -63,23 +63,6 @@ def test_what_was_seen_before_the_end_counts(beside_kubelet: Make) -> None:
     assert starter.seen == ["exec", "exec-env"]
 
 
-@pytest.mark.root
-def test_a_program_that_ends_by_itself_is_a_broken_start(local: Make) -> None:
-    starter = local(protect)
-    starter.short_lived = 3
-    assert found(starter)[0] == "starts nothing"
-    assert starter.started == 3
-
-
-@pytest.mark.root
-def test_a_process_without_environment_has_not_ended(local: Make) -> None:
-    starter = local(lambda _env: {})
-    starter.up_seconds = 0.0
-    result, [reason], _ = found(starter)
-    assert result == "not tried"
-    assert "has no env REASSERT_PROBE" in reason
-
-
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.parametrize(
