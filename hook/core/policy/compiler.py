@@ -422,9 +422,7 @@ def _mode(source: Source, rules: list[Rule]) -> str:
 
 
 def _kubelet_root(source: Source) -> str:
-    spec = source.data.get("spec")
-    kubelet = spec.get("kubelet") if isinstance(spec, dict) else None
-    return clean(str((kubelet if isinstance(kubelet, dict) else {}).get("root", NO_RULES["kubeletRoot"])))
+    return clean(str(source.kubelet_root() or NO_RULES["kubeletRoot"]))
 
 
 def _rule(rule: dict[str, Any], source: Source) -> Rule:
