@@ -50,8 +50,9 @@ class Reply:
         self._failure = failure
         self._took = 0.0
 
-    def settle(self, verdict: Verdict) -> Reply:
+    def settle(self, verdict: Verdict, is_repeated: bool = False) -> Reply:
         """The reply itself, with its verdict."""
+        self.is_repeated |= is_repeated
         self.verdict, self._took = verdict, self.case.milliseconds()
         if verdict.refusal:
             self.payload = b""
