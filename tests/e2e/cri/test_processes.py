@@ -6,13 +6,14 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.support import Node
 
 REFUSE = CRI_POLICY + "  - {name: alone, sharedProcesses: Refuse}\n"
 REMOUNT = "mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt; true"
 
 
+@one_runtime
 def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, node: Node) -> None:
     node.compile(REFUSE)
     with pytest.raises(

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -50,6 +50,7 @@ NARROW_POLICY = CRI_POLICY.replace("exclude: {", "exclude: {containerTypes: [san
 """A rule by everything that containerd tells; what is known for certain to be a sandbox is left alone."""
 
 
+@one_runtime
 def test_an_excluded_namespace_is_left_alone(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_an_excluded_namespace_is_left_alone(
     assert node.logged() == []
 
 
+@one_runtime
 def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
     assert containerd.remains(refused.id) == []
 
 
+@one_runtime
 def test_audit_mode_changes_nothing_and_logs(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
 ) -> None:
@@ -106,6 +109,7 @@ def test_audit_mode_changes_nothing_and_logs(
     [FORGED_CRIO, FORGED_PODMAN, FORGED_CONTAINERD, FORGED_DECISION, {"bundle": "/tmp/evil"}],
     ids=["cri-o", "podman", "containerd", "decision", "bundle"],
 )
+@one_runtime
 def test_forged_annotations_gain_nothing(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path, forged: dict[str, str]
 ) -> None:
@@ -122,6 +126,7 @@ def test_forged_annotations_gain_nothing(
     assert_only_ours(container.exec_mounts())
 
 
+@one_runtime
 def test_a_rule_for_others_leaves_a_container_alone(start_pod: StartPod, node: Node, containerd: Containerd) -> None:
     """And a decision that it brought along is gone all the same."""
     node.write_policy(NARROW_POLICY.replace("  - {name: gpu,", "  - {name: gpu, match: {namespaces: [gpu]},"))

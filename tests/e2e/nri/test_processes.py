@@ -12,7 +12,7 @@ from e2e.support import Node
 REMOUNT = "mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt; true"
 
 
-@pytest.mark.parametrize("variant", ["", "bare"])
+@pytest.mark.parametrize(("runtime", "variant"), [("crun", ""), ("runc", "bare")])
 def test_pod_that_shares_its_processes_is_refused(
     start_pod: StartPod, start_plugin: StartPlugin, node: Node, variant: str
 ) -> None:
