@@ -102,8 +102,6 @@ def _working_directory() -> str:
 class State:
     """The OCI state that a hook gets on stdin (runtime-spec, State)."""
 
-    __slots__ = ("bundle", "container_id", "pid")
-
     def __init__(self, data: bytes) -> None:
         """Raises Undecided."""
         try:

@@ -83,7 +83,7 @@ class Reply:
             event["verified"] = ADJUSTMENT
         self._count(report, verdict, event)
         if event:
-            report.container(event)
+            report.line(events.line(event))
 
     def _count(self, report: Report, verdict: Verdict, event: dict[str, object] | None) -> None:
         metrics, decided, audited = report.metrics, verdict.plan, self.case.audited_rules

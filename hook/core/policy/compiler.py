@@ -77,7 +77,8 @@ class Compiled:
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
             "nodePaths": dict(spec.get("nodePaths") or {}),
             "rules": len(rules),
-            "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
+            # From these, `policy show` tells the entries of `trust` from a rule's own.
+            "trust": {str(rule["name"]): rule["trust"] for rule in source.rules() if rule.get("trust")},
             "index": index,
             "patterns": patterns,
         }
@@ -482,14 +483,6 @@ def _size(empty_dir: dict[str, Any]) -> int:
     text = str(empty_dir.get("sizeLimit", "0")).lower()
     digits = text.rstrip("kmgti")
     return int(digits) * _UNITS.get(text[len(digits) :], 1)
-
-
-def _plain(trust: dict[str, Any]) -> dict[str, Any]:
-    """A rule's `trust` for the store, from which `policy show` tells its entries from the rule's own."""
-    return {
-        field: list(map(str, value)) if isinstance(value, list) else value if isinstance(value, bool) else str(value)
-        for field, value in trust.items()
-    }
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:

@@ -11,7 +11,14 @@ import pytest
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
 from e2e.cri.fixtures import StartPod, one_runtime
-from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
+from e2e.cri.hostile import (
+    ENV,
+    OVERRIDDEN,
+    RESERVED,
+    assert_no_annotation_steers_a_runtime,
+    assert_only_ours,
+    reserved_in,
+)
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.support import Node
@@ -137,17 +144,6 @@ def test_a_rule_for_others_leaves_a_container_alone(start_pod: StartPod, node: N
 
 
 def test_annotations_that_steer_a_runtime_do_not_arrive(
-    start_pod: StartPod, node: Node, containerd: Containerd, tmp_path: Path
+    start_pod: StartPod, containerd: Containerd, tmp_path: Path
 ) -> None:
-    """Through a handler that lets all annotations of pods and containers through; docs/policy.md lists them."""
-    file = str(tmp_path / "opened")
-    asked = {"run.oci.hooks.stderr": file, "bundle": "/x", "run.oci.keep_original_groups": "1"}
-    container = start_pod("open", annotations={**asked, "pods/own": "arrived"}).run(annotations=asked)
-    notes = containerd.annotations(container.id)
-    assert {key: notes.get(key) for key in (*asked, "pods/own")} == {
-        "run.oci.hooks.stderr": None,
-        "bundle": None,
-        "run.oci.keep_original_groups": "1",
-        "pods/own": "arrived",
-    }
-    assert not (tmp_path / "opened").exists()
+    assert_no_annotation_steers_a_runtime(start_pod, containerd, tmp_path)

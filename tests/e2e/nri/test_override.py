@@ -9,7 +9,7 @@ import pytest
 
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.fixtures import StartPod, one_runtime
-from e2e.cri.hostile import RESERVED, reserved_in
+from e2e.cri.hostile import RESERVED, assert_no_annotation_steers_a_runtime, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
@@ -141,17 +141,7 @@ def test_annotations_that_steer_a_runtime_do_not_arrive(
 ) -> None:
     """NRI can remove them. The hook that looks afterwards would refuse the container for one that is left."""
     start_plugin()
-    file = str(tmp_path / "opened")
-    asked = {"run.oci.hooks.stderr": file, "bundle": "/x", "run.oci.keep_original_groups": "1"}
-    container = start_pod("open", annotations={**asked, "pods/own": "arrived"}).run(annotations=asked)
-    notes = containerd.annotations(container.id)
-    assert {key: notes.get(key) for key in (*asked, "pods/own")} == {
-        "run.oci.hooks.stderr": None,
-        "bundle": None,
-        "run.oci.keep_original_groups": "1",
-        "pods/own": "arrived",
-    }
-    assert not (tmp_path / "opened").exists()
+    assert_no_annotation_steers_a_runtime(start_pod, containerd, tmp_path)
 
 
 def test_without_the_plugin_the_second_line_refuses_an_annotation_that_steers_a_runtime(
