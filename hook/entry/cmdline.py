@@ -49,33 +49,26 @@ EDITING_VERBS = ("create", "run", "restore", "exec", "update")
 
 _START = "env, mounts, devices, device rules"
 
+_CHANGE_NOTHING = (
+    # runc and crun
+    "checkpoint delete events features kill list pause ps resume spec start state help h "
+    # youki
+    "checkpointt completion info "
+    # runsc
+    "nvproxy cpu-features debug export-metrics flags fscheckpoint metric-metadata metric-server port-forward read "
+    "read-control statefile symbolize tar trace usage wait"
+)
+
 VERBS = {
     # runc 1.1 to 1.5 (main.go), crun 1.8 to 1.29 (src/crun.c), youki (crates/liboci-cli), runsc (cli/maincli)
+    **dict.fromkeys(_CHANGE_NOTHING.split(), ""),
     "create": _START,
     "run": _START,
     "restore": _START,  # of a checkpoint; crun calls no hook
     "exec": "env",
     "update": "device rules",  # crun and youki; runc skips them (update.go, SkipDevices)
-    "checkpoint": "",
-    "delete": "",
-    "events": "",
-    "features": "",
-    "kill": "",
-    "list": "",
-    "pause": "",
-    "ps": "",
-    "resume": "",
-    "spec": "",
-    "start": "",
-    "state": "",
-    "help": "",
-    "h": "",
     "init": _START,  # runc's own: it executes itself, not what the engine calls
     "mounts": "mounts",  # crun 1.28; 1.21 has none
-    # youki
-    "checkpointt": "",
-    "completion": "",
-    "info": "",
     # runsc
     "bwrap": _START,
     "do": _START,
@@ -87,23 +80,6 @@ VERBS = {
     "install": "the engine's configuration",
     "uninstall": "the engine's configuration",
     "mitigate": "the node",
-    "nvproxy": "",
-    "cpu-features": "",
-    "debug": "",
-    "export-metrics": "",
-    "flags": "",
-    "fscheckpoint": "",
-    "metric-metadata": "",
-    "metric-server": "",
-    "port-forward": "",
-    "read": "",
-    "read-control": "",
-    "statefile": "",
-    "symbolize": "",
-    "tar": "",
-    "trace": "",
-    "usage": "",
-    "wait": "",
 }
 """Every verb of these runtimes, and what it can change of what a policy reserves; "": nothing.
 

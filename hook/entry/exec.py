@@ -35,7 +35,7 @@ from hook.core.plan import Plan
 from hook.core.reserve import Reason, Reserved
 from hook.entry import write_spec
 from hook.entry.caller import RUNTIME, Caller, Options
-from hook.entry.cmdline import Invocation
+from hook.entry.cmdline import Invocation, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,40 +66,47 @@ class ExecCaller(Caller):
         return read_fd(0, LIMIT, "the resources on stdin") if path == STDIN else read_process(path)[0]
 
 
-def _asking(caller: Caller) -> ExecCaller:
-    """The caller; the agent's is one already."""
-    return caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, caller.start.get("cold", ""))
+def handle(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+    """Do what a verb of a running container needs. Returns the arguments for the real runtime. Raises Refused.
 
-
-def exec_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the process file or the arguments. Returns the arguments for the real runtime. Raises Refused."""
+    What fails refuses the command. In Audit mode, it is executed unchanged.
+    """
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
+    asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, caller.start.get("cold", ""))
     try:
-        arguments = _exec(invocation, options.real, _asking(caller))
-    except Unacceptable as error:  # in Audit mode, the exec is executed unchanged
-        caller.report(options, case.failed(error))
+        arguments = _ACTIONS[invocation.verb](invocation, options.real, asking)
+    except Exception as error:
+        caller.report(options, case.failed(Unacceptable(f"{invocation.verb}: {describe(error)}")))
         return invocation.arguments
-    caller.count(options, case, is_exec=True)
+    if invocation.verb == "exec":
+        caller.count(options, case, is_exec=True)
     return arguments
 
 
-def _exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
-    """Correct the process file and `--env` options of reserved names. Returns the arguments for the real runtime.
+def _config(invocation: Invocation, real: str, caller: ExecCaller) -> str:
+    """The path of the container's config.json. Raises Undecided, OSError."""
+    bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
+    return bundle.rstrip("/") + "/config.json"
 
-    A container that was created without reassert has no stored decision, and its exec is not changed. Raises
-    Unacceptable.
+
+def _exec(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
+    """The arguments for the real runtime, with a corrected process file and `--env` options.
+
+    A container that was created without reassert has no stored decision, and its exec is not changed.
     """
-    try:
-        bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
-        reserved = caller.decided(bundle.rstrip("/") + "/config.json")
-        if reserved is None:
-            return invocation.arguments
-        arguments = list(invocation.arguments)
-        _correct_process(invocation, arguments, reserved, caller)
-        _replace_reserved(invocation, arguments, reserved)
-        return arguments
-    except Exception as error:  # an exec without the env that was decided at create is refused
-        raise Unacceptable(f"exec: {describe(error)}") from error
+    reserved = caller.decided(_config(invocation, real, caller))
+    if reserved is None:
+        return invocation.arguments
+    arguments = list(invocation.arguments)
+    _correct_process(invocation, arguments, reserved, caller)
+    _replace_reserved(invocation, arguments, reserved)
+    return arguments
+
+
+def _set_value(arguments: "list[str]", option: Option, value: str) -> None:
+    """Give an option another value, in the spelling that it has."""
+    last = arguments[option.end - 1]
+    arguments[option.end - 1] = last[: len(last) - len(option.value)] + value
 
 
 def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: Reserved, caller: ExecCaller) -> None:
@@ -113,9 +120,8 @@ def _correct_process(invocation: Invocation, arguments: "list[str]", reserved: R
     target = ProcessFile(content, path)
     target.env = reserved.correct(target.env)
     if not is_regular:
-        last = arguments[option.end - 1]
         preserved = _number(invocation.value("preserve-fds")) + _number(caller.environment.get(b"LISTEN_FDS"))
-        arguments[option.end - 1] = last[: len(last) - len(path)] + memory_file(target.render(), 3 + preserved)
+        _set_value(arguments, option, memory_file(target.render(), 3 + preserved))
     elif target.changed():
         caller.replace(path, target.render())
 
@@ -170,8 +176,7 @@ def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: 
         else:  # with the given spelling of the option: runc refuses -e and --env in one command
             given.add(name)
             first = option.begin
-            last = arguments[option.end - 1]
-            arguments[option.end - 1] = last[: len(last) - len(option.value)] + f"{name}={value}"
+            _set_value(arguments, option, f"{name}={value}")
     if first >= 0:
         spelling = "--env" if arguments[first].startswith("--") else "-e"
         for name, value in reversed(reserved.values.items()):
@@ -212,39 +217,26 @@ class ProcessFile:
         return apply(self._text, [splice(self._members, self._text.index("{"), "env", encoded(self.env))])
 
 
-def update_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct the resources. Returns the arguments for the real runtime. Raises Refused."""
-    try:
-        return _update(invocation, options.real, _asking(caller))
-    except Exception as error:  # in Audit mode, the update is executed unchanged
-        case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
-        caller.report(options, case.failed(Unacceptable(f"update: {describe(error)}")))
-        return invocation.arguments
-
-
 def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
     """The arguments for the real runtime, which name other resources if those have device rules.
 
     Passed on as it is: an update without --resources, one without device rules, and one of a container about whose
-    devices nothing was decided. Raises Unacceptable, OSError, and whatever ExecCaller.bundle raises.
+    devices nothing was decided.
     """
     option = invocation.last("resources")
     if option is None or not option.value:
         return invocation.arguments
-    bundle = caller.bundle(invocation.container_id, invocation.global_value("root"), real)
-    config = bundle.rstrip("/") + "/config.json"
+    config = _config(invocation, real, caller)
     spec = Spec(caller.config(config), config)
     decided = write_spec.read(spec.annotations)
     if decided is None or not decided.devices:
         return invocation.arguments
-    data = _with_rules(caller.resources(option.value), spec.device_rules)
-    path = memory_file(data, 3)
+    path = memory_file(_with_rules(caller.resources(option.value), spec.device_rules), 3)
     if option.value == STDIN:
         posix.dup2(int(path.rpartition("/")[2]), 0)
         return invocation.arguments
     arguments = list(invocation.arguments)
-    last = arguments[option.end - 1]
-    arguments[option.end - 1] = last[: len(last) - len(option.value)] + path
+    _set_value(arguments, option, path)
     return arguments
 
 
@@ -261,19 +253,10 @@ def not_restored(decided: Plan, case: Case) -> "list[Reason]":
     return [Reason(match.rule.name, "", message) for match in decided.matches if match.applies]
 
 
-def start_or_report(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Confine the gofer of a pod's second container, which gVisor's `start` makes. Returns the arguments as they are.
-
-    Raises Refused.
-    """
-    asking = _asking(caller)
-    try:
-        bundle = asking.bundle(invocation.container_id, invocation.global_value("root"), options.real)
-        config = bundle.rstrip("/") + "/config.json"
-        confine(Spec(asking.config(config), config), asking)
-    except Exception as error:  # in Audit mode, it is started unchanged
-        case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
-        caller.report(options, case.failed(Unacceptable(f"start: {describe(error)}")))
+def _start(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
+    """Confine the gofer of a pod's second container, which gVisor's `start` makes."""
+    config = _config(invocation, real, caller)
+    confine(Spec(caller.config(config), config), caller)
     return invocation.arguments
 
 
@@ -317,5 +300,4 @@ def _with_rules(data: bytes, rules: "list[dict[str, object]]") -> bytes:
     return apply(text, [splice(found, text.index("{"), "devices", encode(rules))])
 
 
-HANDLERS = {"exec": exec_or_report, "update": update_or_report, "start": start_or_report}
-"""The functions for hook.entry.runtime."""
+_ACTIONS = {"exec": _exec, "update": _update, "start": _start}

@@ -102,8 +102,6 @@ def _working_directory() -> str:
 class State:
     """The OCI state that a hook gets on stdin (runtime-spec, State)."""
 
-    __slots__ = ("bundle", "container_id", "pid")
-
     def __init__(self, data: bytes) -> None:
         """Raises Undecided."""
         try:
@@ -275,42 +273,30 @@ def _look(
 
     Raises Undecided, OSError.
     """
-    from hook.core.linux.look import look  # ctypes: only a start with reserved mounts needs it
+    from hook.core.linux.look import look, look_at_node_paths, look_at_processes  # ctypes: few starts need it
 
     rootfs = write_spec.rootfs(spec, bundle)
+    done = Done(CONTAINER, [], [], draft=draft)
     if decided.closed is not None:
         from hook.core.linux.lookdevices import look_at_devices
 
-        astray = look_at_devices(pid, rootfs, decided.closed)
-        if astray:
-            return Done(CONTAINER, astray, [], draft=draft)
-    if decided.alone:
-        from hook.core.linux.look import look_at_processes
-
-        shown = look_at_processes(pid, rootfs, decided.alone)
-        if shown:
-            return Done(CONTAINER, shown, [], draft=draft)
-    paths: list[str] = []
-    if decided.node_paths_of_reassert:
-        from hook.core.linux.look import look_at_node_paths
+        done.denials = look_at_devices(pid, rootfs, decided.closed)
+    if decided.alone and not done.denials:
+        done.denials = look_at_processes(pid, rootfs, decided.alone)
+    if decided.node_paths_of_reassert and not done.denials:
         from hook.core.linux.mountns import OldKernel
 
         try:
-            denials, paths = look_at_node_paths(pid, rootfs, decided, spec, caller.still_waits)
+            done.denials, paths = look_at_node_paths(pid, rootfs, decided, spec, caller.still_waits)
         except OldKernel:
             if decided.mounts:
                 raise
             return Done(CONFIG, [], [], draft=draft)  # by the paths in config.json alone
-        if denials:
-            return Done(CONTAINER, denials, [], draft=draft)
-    if not decided.mounts:
-        done = Done(CONTAINER, [], [], draft=draft)
-        done.node_paths = paths
+        done.node_paths = () if done.denials else paths
+    if done.denials or not decided.mounts:
         return done
-    placed, denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
-    done = Done(CONTAINER, denials, placed, draft=draft)
-    done.node_paths = paths
-    if not denials and spec.can_remount():
+    done.edits, done.denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
+    if not done.denials and spec.can_remount():
         from hook.core.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
 
         done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)

@@ -39,18 +39,6 @@ class Request:
     `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `arguments`: the arguments that the engine gave.
     """
 
-    __slots__ = (
-        "arguments",
-        "events",
-        "hook",
-        "kind",
-        "policy",
-        "real",
-        "runtime_directory",
-        "store",
-        "version",
-    )
-
     def __init__(self, frame: bytes) -> None:
         """Parses a frame. Raises Malformed."""
         strings = frame.decode("utf-8", "surrogateescape").split("\0")

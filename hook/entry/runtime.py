@@ -45,8 +45,11 @@ def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list
         # gVisor's `start` makes the gofer of a pod's second container.
         if invocation.starts_nothing() and (invocation.verb, options.hook) != ("start", SENTRY):
             return invocation.arguments
-        handle = _HANDLERS.get(invocation.verb)
-        if handle is not None:
+        if invocation.verb in ("create", "run", "restore"):
+            return _create(options, invocation, caller)
+        if invocation.verb in ("exec", "update", "start"):
+            from hook.entry.exec import handle  # not loaded by a create
+
             return handle(options, invocation, caller)
         doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, which reassert cannot correct"
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
@@ -132,17 +135,6 @@ def config_path(invocation: Invocation) -> str:
 def absolute(path: str) -> str:
     """The path from `/`, without a slash at its end. A relative one counts from the cwd."""
     return (path if path.startswith("/") else f"{posix.getcwd().rstrip('/')}/{path}").rstrip("/") or "/"
-
-
-def _exec(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
-    """Correct an exec or an update: a file, or the arguments; or prepare gVisor's `start`. Raises Refused."""
-    from hook.entry.exec import HANDLERS  # not loaded by a create
-
-    return HANDLERS[invocation.verb](options, invocation, caller)
-
-
-_HANDLERS = {"create": _create, "run": _create, "restore": _create, "exec": _exec, "update": _exec, "start": _exec}
-"""The function for each of EDITING_VERBS and gVisor's `start`. Another verb that can change something is refused."""
 
 
 EXEC_REFUSED = 255

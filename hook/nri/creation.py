@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
@@ -20,8 +21,9 @@ from hook.core.reserve.annotations import want_unsteered
 from hook.nri import ttrpc
 from hook.nri.adjust import adjust
 from hook.nri.report import ADAPTER, Report
-from hook.nri.request import PendingEvents, Reply, Request
+from hook.nri.request import VALIDATE, PendingEvents, Reply, Request
 from hook.nri.requested import RequestedContainer
+from hook.nri.validation import Merged, edits_left, left_reason
 
 _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
@@ -84,7 +86,9 @@ class Decider:
     """Decides for one runtime. `engine`: the runtime's name.
 
     `removes_mounts`: whether its NRI can remove mounts. `sends_cdi`: whether it hands over CRI's CDI devices. `gvisor`:
-    its handlers that call gVisor's runsc, which does not know the mount option `rro`.
+    its handlers that call gVisor's runsc, which does not know the mount option `rro`. `validates`: whether the runtime
+    asks again about the adjustment of all plugins; the event about a container is then written after that question.
+    `unwanted`: how many connections in a row a runtime ended right after the plugin subscribed to it.
     """
 
     def __init__(self, resident: Resident, report: Report) -> None:
@@ -95,6 +99,8 @@ class Decider:
         self.removes_mounts = False
         self.sends_cdi = False
         self.gvisor: frozenset[str] = frozenset()
+        self.validates = False
+        self.unwanted: Counter[str] = Counter()
         self._shown: Policy | None = None
 
     def identify(self, pod: Any, container: Any) -> Identity:
@@ -142,6 +148,42 @@ class Decider:
             self.report.metrics.policy(policy, self.resident.loaded_at)
         return policy
 
+    def validate(self, request: Request, asked: Any) -> Reply:
+        """The decision about what all plugins together ask for. It refuses what leaves the reserved state.
+
+        `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
+        """
+        case = request.case = self._case(asked.container.id, asked.pod)
+        case.decides_audited = False  # the first event has it
+        reply, first = Reply(case), self.pending.held(asked.container.id)
+        reply.is_repeated = True
+        before = first.verdict if first else None
+        if before and before.plan is None:  # `failurePolicy` let it start undecided
+            return reply
+        if before and before.plan:  # a policy that was changed since would refuse our own adjustment
+            in_force = before.plan.policy
+            case.load = lambda: in_force
+        known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
+        reasons = {str(each) for each in before.reasons} if before else set()
+
+        def read() -> tuple[Identity, Merged]:
+            case.identity = self.identify(asked.pod, asked.container)
+            case.reads_node = bool(asked.adjust.CDI_devices)
+            merged = Merged(asked)
+            case.reads_node = False
+            return case.identity, merged
+
+        def act(decided: Plan, merged: Merged) -> Done:
+            if merged.problem and any(match.applies for match in decided.matches):
+                raise Undecided(merged.problem)
+            wrong = edits_left(decided, case.container)
+            audit = decided.audit_only()  # then nothing was corrected, and the first event names it
+            said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
+            reply.is_repeated = not said and all(str(each) in reasons for each in decided.reasons())
+            return Done(NOWHERE, [left_reason(edit, case.container, merged.owners) for edit in said], wrong)
+
+        return reply.settle(case.run(read, act))
+
     def too_late(self, request: Request) -> Reply:
         """The reply to a request whose decision takes too long. It reads no file of the node: such a read may hang.
 
@@ -155,14 +197,14 @@ class Decider:
             identity, container = case.identity, case.container
             reply = Reply(_Decided(case, decided))
             verdict = reply.case.run(lambda: (identity, container.start), lambda plan, _: self._adjusted(reply, plan))
-            return reply.settle(verdict)
+            return reply.settle(verdict, is_repeated=request.method == VALIDATE)
         late = Case(ADAPTER, request.container, lambda: self.resident.last)
         why: Exception = Unacceptable("no decision in time for the runtime")
         if case:
             late.identity = case.identity
             if case.reads_node:
                 why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
-        return Reply(late, "deadline").settle(late.failed(why))
+        return Reply(late, "deadline").settle(late.failed(why), is_repeated=request.method == VALIDATE)
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
@@ -193,6 +235,16 @@ def removes_mounts(engine: str, version: str) -> bool:
 def sends_cdi_devices(engine: str, version: str) -> bool:
     """Whether the runtime hands over the CDI devices of CRI: containerd from 2.3 on, with NRI 0.10 or later."""
     return version_at_least(engine, version, {"containerd": (2, 3)})
+
+
+def is_known_to(engine: str, version: str, nri_version: str) -> bool:
+    """Whether a runtime asks plugins to validate: NRI 0.10 is in containerd 2.2 and CRI-O 1.34.
+
+    `nri_version`: the version of NRI that the runtime says it has, which it does from 0.12 on; else "".
+    """
+    if nri_version:
+        return True
+    return version_at_least(engine, version, {"containerd": (2, 2), "cri-o": (1, 34)})
 
 
 def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int]]) -> bool:

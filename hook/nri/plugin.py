@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 from hook.core.base.errors import describe
 from hook.entry import preload
-from hook.nri import ttrpc, validation
-from hook.nri.creation import removes_mounts, sends_cdi_devices
+from hook.nri import ttrpc
+from hook.nri.creation import Decider, is_known_to, removes_mounts, sends_cdi_devices
 from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
 from hook.nri.request import CREATE, MOST, QUIET, VALIDATE, Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, Violation, frames
@@ -31,6 +31,8 @@ LOADED = preload
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 CREATE_CONTAINER_EVENT = 1 << (4 - 1)
+VALIDATE_EVENT = 1 << (14 - 1)
+"""VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""
 
 _TIMEVAL = struct.Struct("ll")
 _CreateContainerRequest = ttrpc.get("CreateContainerRequest")
@@ -40,14 +42,8 @@ TICK = 0.1
 RELIEF = 0.2
 """Seconds that a request may take before another thread reads the next requests."""
 
-REGISTRATION = 8.0
-"""Seconds within which a runtime has to configure the plugin; the runtime's own limit is 5."""
-
 DEADLINE = 1.5
 """Seconds within which the plugin answers; the runtime's default limit is 2."""
-
-THREADS = 64
-"""Requests that may be stuck at once. With more, no thread reads requests, so the runtime's own limit applies."""
 
 _EMPTY = ("StateChange", "UpdateContainer", "StopContainer", "Shutdown")
 """Calls that the plugin does not subscribe to. It answers them with an empty message."""
@@ -61,21 +57,23 @@ _LATER = (
 NRI_VERSION = "v0.12.0"
 """The version of NRI whose messages the plugin speaks. Runtimes from 0.12 on log it."""
 
-UNHELD = 30.0
-"""Seconds for which the event about a container waits for ValidateContainerAdjustment: the plugins behind may each take
-the runtime's limit."""
-
 REFUSALS = 2
 """After so many connections that a runtime ended right after the plugin subscribed, it subscribes to no validation."""
 
 
 class Limits(NamedTuple):
-    """What the constants above say, and QUIET."""
+    """Limits of a connection.
+
+    `quiet`: as QUIET. `registration`: seconds within which a runtime has to configure the plugin; the runtime's own
+    limit is 5. `threads`: requests that may be stuck at once; with more, no thread reads requests, so the runtime's
+    limit for an answer applies. `unheld`: seconds for which the event about a container waits for
+    ValidateContainerAdjustment: the plugins behind may each take the runtime's limit.
+    """
 
     quiet: int = QUIET
-    registration: float = REGISTRATION
-    threads: int = THREADS
-    unheld: float = UNHELD
+    registration: float = 8.0
+    threads: int = 64
+    unheld: float = 30.0
 
 
 class Plugin:
@@ -84,7 +82,7 @@ class Plugin:
     def __init__(
         self,
         connection: socket.socket,
-        decider: validation.Validator,
+        decider: Decider,
         name: str,
         index: str,
         limits: Limits = Limits(),  # noqa: B008  # immutable
@@ -246,7 +244,7 @@ class Plugin:
         with self._lock:
             if self._serving is request:
                 self._serving = None
-            if request in self.stuck:  # with THREADS stuck, one can be both
+            if request in self.stuck:  # with `threads` stuck, one can be both
                 self.stuck.remove(request)
 
     def _send(self, stream: int, data: bytes) -> None:
@@ -340,13 +338,13 @@ class Plugin:
         self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
         self._decider.sends_cdi = sends_cdi_devices(request.runtime_name, request.runtime_version)
         self._runtime = f"{request.runtime_name} {request.runtime_version}"
-        known = validation.is_known_to(request.runtime_name, request.runtime_version, request.NRI_version)
+        known = is_known_to(request.runtime_name, request.runtime_version, request.NRI_version)
         self._subscribed = self._decider.validates = known and self._decider.unwanted[self._runtime] < REFUSALS
         self.on_configure(request.config)
         checks = "the changes of all plugins are checked" if self._subscribed else "later plugins are not checked"
         self._registered = f"registered with {self._runtime} as {self._index}-{self._name}; {checks}"
         self.configured.set()
-        wanted = CREATE_CONTAINER_EVENT | (validation.EVENT if self._subscribed else 0)
+        wanted = CREATE_CONTAINER_EVENT | (VALIDATE_EVENT if self._subscribed else 0)
         return ttrpc.get("ConfigureResponse")(events=wanted)
 
     def _synchronized(self) -> None:

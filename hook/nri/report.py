@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 from collections import deque
-from typing import Any
 
 from hook.core.base.logfile import try_to_append
 from hook.core.base.system import timestamp
@@ -37,10 +36,6 @@ class Report:
         self._closed = False
         self._printer = threading.Thread(target=self._print, name="log", daemon=True)
         self._printer.start()
-
-    def container(self, event: dict[str, Any]) -> None:
-        """Write an event about a container (hook.core.events)."""
-        self.line(line(event))
 
     def plugin(self, event: str, level: str, message: str, **more: object) -> None:
         """Write an event about the plugin itself."""

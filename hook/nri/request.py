@@ -50,8 +50,9 @@ class Reply:
         self._failure = failure
         self._took = 0.0
 
-    def settle(self, verdict: Verdict) -> Reply:
+    def settle(self, verdict: Verdict, is_repeated: bool = False) -> Reply:
         """The reply itself, with its verdict."""
+        self.is_repeated |= is_repeated
         self.verdict, self._took = verdict, self.case.milliseconds()
         if verdict.refusal:
             self.payload = b""
@@ -82,7 +83,7 @@ class Reply:
             event["verified"] = ADJUSTMENT
         self._count(report, verdict, event)
         if event:
-            report.container(event)
+            report.line(events.line(event))
 
     def _count(self, report: Report, verdict: Verdict, event: dict[str, object] | None) -> None:
         metrics, decided, audited = report.metrics, verdict.plan, self.case.audited_rules

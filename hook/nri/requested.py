@@ -109,11 +109,9 @@ class RequestedContainer(Start):
 
     def check(self, args: list[str], mounts: Sequence[Object] = ()) -> None:
         """Look for a NUL in any string but those of `Mounts`. Raises Unacceptable."""
-        notes = self.annotations
-        if mounts or "\0" in "".join([*self.env, *args, *notes, *notes.values()]):
-            part = nul_in(self.env, args, mounts, notes)
-            if part:
-                raise Unacceptable(_nul(part))
+        part = nul_in(self.env, args, mounts, self.annotations)
+        if part:
+            raise Unacceptable(_nul(part))
 
 
 def _decoded_once(decode: Callable[[bytes], T]) -> Callable[[list[bytes]], list[T]]:

@@ -19,9 +19,9 @@ from hook.core.base.notifier import Notifier
 from hook.core.base.system import make_directory, replace_file
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
+from hook.nri.creation import Decider
 from hook.nri.plugin import Plugin
 from hook.nri.report import DISCONNECTED, Report
-from hook.nri.validation import Validator
 
 NAME = "reassert"
 INDEX = "10"
@@ -109,7 +109,7 @@ class Service:
         self._chosen = chosen
         self._index = index
         self._report = report
-        self._decider = Validator(Resident(chosen.policy, chosen.store), report)
+        self._decider = Decider(Resident(chosen.policy, chosen.store), report)
         self._decider.gvisor = frozenset(chosen.gvisor)
         self._notifier = notifier
         self._plugin: Plugin | None = None
@@ -187,7 +187,7 @@ class Service:
         """Serve one connection; returns whether the runtime configured the plugin."""
         self._plugin = plugin = Plugin(connection, self._decider, name, self._index)
         plugin.on_configure = self._configured
-        plugin.on_connected = self._ready
+        plugin.on_connected = self._notifier.ready if self._notifier else plugin.on_connected
         plugin.on_tick = self._tick
         plugin.run()
         self._plugin = None
@@ -203,10 +203,6 @@ class Service:
         elif self._decider.resident.source != self._chosen.policy:
             self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
         self._load_policy(1.0)
-
-    def _ready(self) -> None:
-        if self._notifier:
-            self._notifier.ready()
 
     def _keep(self, path: str, text: bytes) -> None:
         """Write the runtime's policy to a file in the store: it is checked, compiled and held back like any other."""

@@ -82,40 +82,6 @@ def frames(stream: int, data: bytes) -> bytes:
     return b"".join(parts)
 
 
-class Demux:
-    """Splits the bytes from the socket into payloads. A payload that arrives in pieces is returned in pieces."""
-
-    def __init__(self) -> None:
-        self._header = bytearray()
-        self._stream = 0
-        self._left = 0
-
-    def is_cut(self) -> bool:
-        """Whether the bytes so far end inside a frame."""
-        return bool(self._left or self._header)
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """The payloads, or pieces of them, that these bytes hold, in order, each with its stream. Raises Violation."""
-        pieces = []
-        at = 0
-        while at < len(data):
-            if self._left:
-                piece = data[at : at + self._left]
-                pieces.append((self._stream, piece))
-                self._left -= len(piece)
-                at += len(piece)
-                continue
-            header = data[at : at + _FRAME.size - len(self._header)]
-            self._header += header
-            at += len(header)
-            if len(self._header) == _FRAME.size:
-                self._stream, self._left = _FRAME.unpack(self._header)
-                self._header.clear()
-                if self._left > INCOMING_LIMIT:
-                    raise Violation(f"a frame of {self._left} bytes; the limit is {INCOMING_LIMIT}")
-        return pieces
-
-
 class Message(NamedTuple):
     """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type.
 
@@ -177,11 +143,16 @@ class Assembler:
 
 
 class Streams:
-    """The messages in the bytes that come from a socket, of the streams that the plugin knows."""
+    """The messages in the bytes that come from a socket, of the streams that the plugin knows.
+
+    The bytes of other streams are ignored, as a runtime does.
+    """
 
     def __init__(self) -> None:
-        self._demux = Demux()
         self._assemblers = {PLUGIN: Assembler(), RUNTIME: Assembler()}
+        self._header = bytearray()
+        self._stream = 0
+        self._left = 0  # bytes of the frame that are still to come
         self._cut = False
 
     def feed(self, data: bytes) -> list[tuple[int, Message]]:
@@ -192,11 +163,24 @@ class Streams:
             if fits and stream == PLUGIN and kind == REQUEST:
                 return [(stream, Message(number, kind, data[_WHOLE.size :]))]
         complete = []
-        for stream, payload in self._demux.feed(data):
-            assembler = self._assemblers.get(stream)
-            if assembler is not None:  # frames of other streams are ignored, as the runtime does
-                complete += [(stream, message) for message in assembler.feed(payload)]
-        self._cut = self._demux.is_cut() or any(assembler.is_cut() for assembler in self._assemblers.values())
+        at = 0
+        while at < len(data):
+            if self._left:
+                piece = data[at : at + self._left]
+                self._left -= len(piece)
+                if self._stream in self._assemblers:
+                    messages = self._assemblers[self._stream].feed(piece)
+                    complete += [(self._stream, message) for message in messages]
+            else:
+                piece = data[at : at + _FRAME.size - len(self._header)]
+                self._header += piece
+                if len(self._header) == _FRAME.size:
+                    self._stream, self._left = _FRAME.unpack(self._header)
+                    self._header.clear()
+                    if self._left > INCOMING_LIMIT:
+                        raise Violation(f"a frame of {self._left} bytes; the limit is {INCOMING_LIMIT}")
+            at += len(piece)
+        self._cut = bool(self._left or self._header) or any(each.is_cut() for each in self._assemblers.values())
         return complete
 
 

@@ -10,97 +10,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import Counter, deque
+from collections import deque
 from typing import Any
 
 from hook.core.base.compare import clean
 from hook.core.base.errors import Undecided, named
 from hook.core.container.cdi import DIRECTORIES, edits_of_devices, items
-from hook.core.container.identity import Identity
-from hook.core.decide import NOWHERE, Done
 from hook.core.facts import Container
 from hook.core.plan import Plan
-from hook.core.policy.resident import Resident
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import Drop, DropMount
 from hook.nri.adjust import in_order, mount_leftovers, own_parts
-from hook.nri.creation import Decider, version_at_least
-from hook.nri.report import Report
-from hook.nri.request import VALIDATE, Reply, Request
 from hook.nri.requested import RequestedContainer, oci_mount
-
-EVENT = 1 << (14 - 1)
-"""VALIDATE_CONTAINER_ADJUSTMENT. A runtime that does not know the bit refuses the plugin."""
 
 _ANNOTATIONS, _MOUNTS, _DEVICES, _CDI_DEVICES, _ENV = 1, 2, 4, 5, 6
 """Numbers of the fields that plugins own (NRI's enum Field)."""
 
 _FIELDS = {"annotation": _ANNOTATIONS, "mount": _MOUNTS, "device": _DEVICES, "env": _ENV}
-
-
-def is_known_to(engine: str, version: str, nri_version: str) -> bool:
-    """Whether a runtime asks plugins to validate: NRI 0.10 is in containerd 2.2 and CRI-O 1.34.
-
-    `nri_version`: the version of NRI that the runtime says it has, which it does from 0.12 on; else "".
-    """
-    if nri_version:
-        return True
-    return version_at_least(engine, version, {"containerd": (2, 2), "cri-o": (1, 34)})
-
-
-class Validator(Decider):
-    """Decides for one runtime, and again about the adjustment of all plugins where the runtime asks for that.
-
-    `validates`: whether it does. The event about a container is then written after that question. `unwanted`: how many
-    connections in a row a runtime ended right after the plugin subscribed to that question.
-    """
-
-    def __init__(self, resident: Resident, report: Report) -> None:
-        super().__init__(resident, report)
-        self.validates = False
-        self.unwanted: Counter[str] = Counter()
-
-    def validate(self, request: Request, asked: Any) -> Reply:
-        """The decision about what all plugins together ask for. It refuses what leaves the reserved state.
-
-        `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
-        """
-        case = request.case = self._case(asked.container.id, asked.pod)
-        case.decides_audited = False  # the first event has it
-        reply, first = Reply(case), self.pending.held(asked.container.id)
-        reply.is_repeated = True
-        before = first.verdict if first else None
-        if before and before.plan is None:  # `failurePolicy` let it start undecided
-            return reply
-        if before and before.plan:  # a policy that was changed since would refuse our own adjustment
-            in_force = before.plan.policy
-            case.load = lambda: in_force
-        known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
-        reasons = {str(each) for each in before.reasons} if before else set()
-
-        def read() -> tuple[Identity, Merged]:
-            case.identity = self.identify(asked.pod, asked.container)
-            case.reads_node = bool(asked.adjust.CDI_devices)
-            merged = Merged(asked)
-            case.reads_node = False
-            return case.identity, merged
-
-        def act(decided: Plan, merged: Merged) -> Done:
-            if merged.problem and any(match.applies for match in decided.matches):
-                raise Undecided(merged.problem)
-            wrong = edits_left(decided, case.container)
-            audit = decided.audit_only()  # then nothing was corrected, and the first event names it
-            said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
-            reply.is_repeated = not said and all(str(each) in reasons for each in decided.reasons())
-            return Done(NOWHERE, [_reason(edit, case.container, merged.owners) for edit in said], wrong)
-
-        return reply.settle(case.run(read, act))
-
-    def too_late(self, request: Request) -> Reply:
-        """As for a container that is being created. An event that is held is written too if the container starts."""
-        reply = super().too_late(request)
-        reply.is_repeated = request.method == VALIDATE
-        return reply
 
 
 class _Keyed:
@@ -235,7 +161,7 @@ def edits_left(plan: Plan, container: Container) -> list[Edit]:
     return [edit for edit in plan.edits if not _holds(edit, container)]
 
 
-def _reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]) -> Reason:
+def left_reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]) -> Reason:
     """Why the container is refused: what is wrong after all plugins, and which of them asked for it."""
     names = {edit.name}
     if isinstance(edit, PlaceMount):

@@ -31,7 +31,7 @@ TOP = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(TOP))
 
 from hook.nri import ttrpc  # noqa: E402  # after the path is set
-from hook.nri.ttrpc import PLUGIN, RUNTIME, Demux, frames  # noqa: E402  # likewise
+from hook.nri.ttrpc import PLUGIN, RUNTIME, frames  # noqa: E402  # likewise
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 POLICY = {
@@ -101,7 +101,7 @@ class Runtime:
 
     def __init__(self, command: list[str], path: str = "") -> None:
         """`path`: where the plugin connects to; "" for one that is given its connection."""
-        self.demux, self.assembler, self.stream = Demux(), ttrpc.Assembler(), -1
+        self.streams, self.stream = ttrpc.Streams(), -1
         if path:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(path)
@@ -138,11 +138,10 @@ class Runtime:
 
     def _registered(self) -> bool:
         """Answer RegisterPlugin; whatever else a plugin says before it is not for us."""
-        for stream, payload in self.demux.feed(self._receive()):
+        for stream, message in self.streams.feed(self._receive()):
             if stream == RUNTIME:
-                for message in ttrpc.Assembler().feed(payload):
-                    self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
-                    return True
+                self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
+                return True
         return False
 
     def _receive(self) -> bytes:
@@ -164,13 +163,12 @@ class Runtime:
         """Streams of at least so many answers."""
         found: list[int] = []
         while len(found) < least:
-            for stream, payload in self.demux.feed(self._receive()):
+            for stream, message in self.streams.feed(self._receive()):
                 if stream == PLUGIN:
-                    for message in self.assembler.feed(payload):
-                        status = ttrpc.read_response(message).status
-                        if status.code:
-                            raise SystemExit(f"refused: {status.message}")
-                        found.append(message.stream)
+                    status = ttrpc.read_response(message).status
+                    if status.code:
+                        raise SystemExit(f"refused: {status.message}")
+                    found.append(message.stream)
         return found
 
     def measure(self, requests: list[bytes], in_flight: int) -> list[float]:

@@ -39,9 +39,9 @@ from hook.entry import runtime
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.nri import ttrpc
+from hook.nri.creation import Decider
 from hook.nri.report import Report
 from hook.nri.request import CREATE, Request
-from hook.nri.validation import Validator
 from hook.ops.explain import explain
 from unit.nri.support import VALIDATE, create_request
 from unit.support import CONTAINERD, ROOT, config, document
@@ -206,7 +206,7 @@ class Node:
         resident = self.resident = Resident(str(directory / "policy.yaml"), str(directory / "s"))
         resident.get(60)
         self.report = Report(str(directory / "e.jsonl"), NoMetrics())
-        self.validator = Validator(resident, self.report)
+        self.validator = Decider(resident, self.report)
 
     def wrapper(self) -> None:
         options = Options(["--real=/bin/true", *self.where, "--"], ("real", "hook"))

@@ -29,7 +29,6 @@ HOME = "HOME"
 """The one env name that runtimes set where it is missing; some also where it is empty."""
 
 _RULES = ("spec", "rules")
-_KUBELET_ROOT = ("spec", "kubelet", "root")
 
 MOST_RULES = 1000
 """Maximum number of rules of a policy: 100 are compiled in about 0.6 s, and a start may wait for that."""
@@ -55,9 +54,8 @@ class Shape:
         """Raises PolicyInvalid for more than MOST_RULES: checking more takes too long."""
         from jsonschema import Draft202012Validator  # slow to import
 
-        rules = source.rules()
-        if isinstance(rules, list) and len(rules) > MOST_RULES:
-            given = f"rules: {len(rules)} given; a policy has at most {MOST_RULES}"
+        if len(source.rules()) > MOST_RULES:
+            given = f"rules: {len(source.rules())} given; a policy has at most {MOST_RULES}"
             raise PolicyInvalid(source.path, [source.problem(_RULES, given, key=True)])
         errors = list(Draft202012Validator(schema()).iter_errors(source.data))
         self._wrong = {tuple(error.absolute_path)[:end] for error in errors for end in range(len(error.path) + 1)}
@@ -132,60 +130,77 @@ def _unknown_key(source: Source, path: list[str | int], key: str, allowed: list[
     return source.problem([*path, key], f"unknown field {key!r}{hint}", key=True)
 
 
-def check_meaning(source: Source, shape: Shape) -> list[Problem]:
+class _At:
+    """A place in the policy file. `problem` is for the value there, or for one that `below` leads to."""
+
+    def __init__(self, source: Source, *path: str | int) -> None:
+        self._source = source
+        self._path = path
+
+    def __call__(self, *below: str | int) -> _At:
+        return _At(self._source, *self._path, *below)
+
+    def problem(self, message: str, *below: str | int, key: bool = False, severity: str = "error") -> Problem:
+        return self._source.problem((*self._path, *below), message, key=key, severity=severity)
+
+    def path(self, path: str, *below: str | int) -> list[Problem]:
+        """The problem of a path of the node or of a container that must be absolute and plain, if there is one."""
+        field = next(step for step in reversed((*self._path, *below)) if isinstance(step, str))
+        reason = ""
+        if not path.startswith("/"):
+            reason = f"is relative; write it from the root: /{path.removeprefix('./')}"
+        elif ".." in path.split("/"):
+            reason = f"has a '..' in it; write {clean(path)}"
+        elif "\0" in path:
+            reason = "contains a NUL byte"
+        return [self.problem(f"{field} {path!r} {reason}", *below)] if reason else []
+
+
+def check_meaning(source: Source, shape: Shape) -> Iterator[Problem]:
     """Checks that a schema cannot express: paths, names, selectors. Items that violate the schema are left out."""
-    found: list[Problem] = []
+    root = source.kubelet_root()
+    if isinstance(root, str):
+        yield from _At(source).path(root, "spec", "kubelet", "root")
     names: dict[str, int] = {}
     valid = dict(shape.well_formed(source.rules(), _RULES))
-    root: Any = source.data
-    for step in _KUBELET_ROOT:
-        root = root.get(step) if isinstance(root, dict) else None
-    if isinstance(root, str):
-        found += _check_path(source, list(_KUBELET_ROOT), root)
     for number, rule in enumerate(source.rules()):
-        at: list[str | int] = ["spec", "rules", number]
         if not isinstance(rule, dict):
             continue
+        at = _At(source, *_RULES, number)
         name = str(rule.get("name", ""))
         if name in names:
-            first = source.place(["spec", "rules", names[name], "name"])[0]
-            found.append(source.problem([*at, "name"], f"duplicate rule name {name}; the first one is at line {first}"))
+            first = source.place([*_RULES, names[name], "name"])[0]
+            yield at.problem(f"duplicate rule name {name}; the first one is at line {first}", "name")
         names.setdefault(name, number)
-        if number in valid and not _reserves(rule):
-            fields = "trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
-            message = f"rule {name} reserves nothing: give it {fields}"
-            found.append(source.problem(at, message))
-        entries = list(shape.well_formed(rule.get("env"), [*at, "env"]))
+        entries = list(shape.well_formed(rule.get("env"), [*_RULES, number, "env"]))
         has_home = any(env["name"] == HOME and "absent" not in env for _, env in entries)
         for position, env in entries:
-            found += _check_env(source, [*at, "env", position], env)
-            found += _check_home(source, [*at, "env", position], env, has_home)
-        mounts = list(shape.well_formed(rule.get("mounts"), [*at, "mounts"]))
+            yield from _check_env(at("env", position), env)
+            yield from _check_home(at("env", position), env, has_home)
+        mounts = list(shape.well_formed(rule.get("mounts"), [*_RULES, number, "mounts"]))
         for position, mount in mounts:
-            found += _check_mount(source, [*at, "mounts", position], mount)
-            found += _check_above(source, [*at, "mounts", position], mount, [other for _, other in mounts])
+            yield from _check_mount(at("mounts", position), mount)
+            yield from _check_above(at("mounts", position), mount, [other for _, other in mounts])
         if number in valid:
-            found += _check_exclusive(source, [*at, "deviceAllocations", "exclusive"], rule)
-            found += _check_trust(source, [*at, "trust"], rule.get("trust") or {})
-            selector = (rule.get("match") or {}).get("podSelector")
-            found += _check_selector(source, [*at, "match", "podSelector"], selector)
-    return found
+            if not _reserves(rule):
+                fields = "trust, env, mounts, annotations, deviceAllocations or sharedProcesses"
+                yield at.problem(f"rule {name} reserves nothing: give it {fields}")
+            yield from _check_exclusive(at("deviceAllocations", "exclusive"), rule)
+            yield from _check_trust(at("trust"), rule.get("trust") or {})
+            yield from _check_selector(at("match", "podSelector", "matchExpressions"), rule)
 
 
-def _check_exclusive(source: Source, at: list[str | int], rule: dict[str, Any]) -> list[Problem]:
-    found: list[Problem] = []
+def _check_exclusive(at: _At, rule: dict[str, Any]) -> Iterator[Problem]:
     for position, path in enumerate((rule.get("deviceAllocations") or {}).get("exclusive") or []):
-        place = [*at, position]
         free = next((device for device in EVERY_CONTAINERS if path[0] == "/" and glob_match(path, device)), "")
         if path.startswith("/") and clean(path) != path:
-            found.append(source.problem(place, f"device path {path!r} matches nothing; write {clean(path)}"))
+            yield at.problem(f"device path {path!r} matches nothing; write {clean(path)}", position)
         elif free == path:
             why = "runtimes let every container use this device; leave it out"
-            found.append(source.problem(place, f"device path {path!r}: {why}"))
+            yield at.problem(f"device path {path!r}: {why}", position)
         elif free:
             why = f"does not close {free} and the like: runtimes let every container use these"
-            found.append(source.problem(place, f"device path {path!r} {why}", severity="warning"))
-    return found
+            yield at.problem(f"device path {path!r} {why}", position, severity="warning")
 
 
 def _reserves(rule: dict[str, Any]) -> bool:
@@ -194,111 +209,86 @@ def _reserves(rule: dict[str, Any]) -> bool:
     return any(lists) or any(allocations.values()) or bool(rule.get("trust")) or rule.get("sharedProcesses") == "Refuse"
 
 
-def _check_trust(source: Source, at: list[str | int], trust: dict[str, Any]) -> list[Problem]:
+def _check_trust(at: _At, trust: dict[str, Any]) -> Iterator[Problem]:
     if not trust:
-        return []
+        return
     from hook.core.policy.trust import DEFAULTS, table  # few policies have it
 
     bundle = str(trust["bundle"])
-    found = _check_path(source, [*at, "bundle"], bundle) if bundle.startswith("/") else []
+    wrong = at.path(bundle, "bundle") if bundle.startswith("/") else []
+    yield from wrong
     path = clean(bundle)
-    if not found and path.endswith(f"/{LIVE}"):
-        found = [
-            source.problem([*at, "bundle"], f"bundle {bundle!r}: write the directory above: {path[: -len(LIVE) - 1]}")
-        ]
+    if not wrong and path.endswith(f"/{LIVE}"):
+        yield at.problem(f"bundle {bundle!r}: write the directory above: {path[: -len(LIVE) - 1]}", "bundle")
     known = [DEFAULTS, *table()[1]]
     for position, name in enumerate(trust.get("stacks") or []):
         if name not in known:
             hint = _suggestion(name, known) or f"; the stacks are {', '.join(known)}"
-            found.append(source.problem([*at, "stacks", position], f"unknown stack {name!r}{hint}"))
-    return found
+            yield at.problem(f"unknown stack {name!r}{hint}", "stacks", position)
 
 
-def _check_env(source: Source, at: list[str | int], env: dict[str, Any]) -> list[Problem]:
-    found: list[Problem] = []
+_DEFAULT = ("valueFrom", "deviceAllocation", "default")
+
+
+def _check_env(at: _At, env: dict[str, Any]) -> Iterator[Problem]:
     name, origin = env["name"], env.get("valueFrom") or {}
-    if not name or "=" in name or "\0" in name:
-        found.append(source.problem([*at, "name"], f"env name {name!r}: it must not be empty or contain '=' or NUL"))
-    elif ("*" in name or "?" in name) and "absent" not in env:
-        found.append(source.problem([*at, "name"], f"env name {name!r} is a pattern; only absent: true takes one"))
-    if "\0" in env.get("value", ""):
-        found.append(source.problem([*at, "value"], f"value of {name}: a NUL byte cannot be in an env value"))
-    if "file" in origin:
-        found += _check_path(source, [*at, "valueFrom", "file"], origin["file"])
-    if "\0" in (origin.get("deviceAllocation") or {}).get("default", ""):
-        where: list[str | int] = [*at, "valueFrom", "deviceAllocation", "default"]
-        found.append(source.problem(where, f"default of {name}: a NUL byte cannot be in an env value"))
     allocation = origin.get("deviceAllocation") or {}
+    if not name or "=" in name or "\0" in name:
+        yield at.problem(f"env name {name!r}: it must not be empty or contain '=' or NUL", "name")
+    elif ("*" in name or "?" in name) and "absent" not in env:
+        yield at.problem(f"env name {name!r} is a pattern; only absent: true takes one", "name")
+    if "\0" in env.get("value", ""):
+        yield at.problem(f"value of {name}: a NUL byte cannot be in an env value", "value")
+    if "file" in origin:
+        yield from at.path(origin["file"], "valueFrom", "file")
+    if "\0" in allocation.get("default", ""):
+        yield at.problem(f"default of {name}: a NUL byte cannot be in an env value", *_DEFAULT)
     if allocation.get("default") == KEEP and "trusted" in allocation:
-        where = [*at, "valueFrom", "deviceAllocation", "trusted"]
-        found.append(source.problem(where, f"trusted of {name}: with default: Keep every container keeps its value"))
-    return found
+        why = "with default: Keep every container keeps its value"
+        yield at.problem(f"trusted of {name}: {why}", "valueFrom", "deviceAllocation", "trusted")
 
 
-def _check_home(source: Source, at: list[str | int], env: dict[str, Any], has_home: bool) -> list[Problem]:
+def _check_home(at: _At, env: dict[str, Any], has_home: bool) -> Iterator[Problem]:
     """Problems of what no adapter can hold. `has_home`: the rule gives HOME a value, which counts before a pattern.
 
     runc (libcontainer's finalizeNamespace, `prepareEnv`) and crun (libcrun's set_home_env) set HOME after reassert.
     """
     name, allocation = env["name"], (env.get("valueFrom") or {}).get("deviceAllocation")
     why = "a runtime then sets it by /etc/passwd of the image; give it a value"
-    if "absent" in env and glob_match(name, HOME) and not (has_home and name != HOME):
-        what = f"{name!r} cannot be absent" if name == HOME else f"{name!r} matches HOME, which cannot be absent"
-        return [source.problem([*at, "name"], f"env name {what}: {why}")]
-    if name == HOME and allocation is not None and "default" not in allocation:
-        return [source.problem([*at, "name"], f"env name {name!r} cannot be absent: {why}")]
-    if name == HOME and env.get("value") == "":
-        return [source.problem([*at, "value"], f"value of {name}: it cannot be empty: {why}")]
-    if name == HOME and allocation is not None and allocation["default"] == "":
-        return [
-            source.problem(
-                [*at, "valueFrom", "deviceAllocation", "default"], f"default of {name}: it cannot be empty: {why}"
-            )
-        ]
-    return []
+    if name == HOME and ("absent" in env or (allocation is not None and "default" not in allocation)):
+        yield at.problem(f"env name {name!r} cannot be absent: {why}", "name")
+    elif "absent" in env and glob_match(name, HOME) and not has_home:
+        yield at.problem(f"env name {name!r} matches HOME, which cannot be absent: {why}", "name")
+    elif name == HOME and env.get("value") == "":
+        yield at.problem(f"value of {name}: it cannot be empty: {why}", "value")
+    elif name == HOME and (allocation or {}).get("default") == "":
+        yield at.problem(f"default of {name}: it cannot be empty: {why}", *_DEFAULT)
 
 
-def _check_path(source: Source, at: list[str | int], path: str) -> list[Problem]:
-    field = next(step for step in reversed(at) if isinstance(step, str))
-    reason = ""
-    if not path.startswith("/"):
-        reason = f"is relative; write it from the root: /{path.removeprefix('./')}"
-    elif ".." in path.split("/"):
-        reason = f"has a '..' in it; write {clean(path)}"
-    elif "\0" in path:
-        reason = "contains a NUL byte"
-    return [source.problem(at, f"{field} {path!r} {reason}")] if reason else []
-
-
-def _check_mount(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:
-    found = _check_path(source, [*at, "hostPath"], mount["hostPath"]) if "hostPath" in mount else []
+def _check_mount(at: _At, mount: dict[str, Any]) -> Iterator[Problem]:
+    if "hostPath" in mount:
+        yield from at.path(mount["hostPath"], "hostPath")
     if "absent" in mount:
-        found += [
-            source.problem([*at, field], f"{field} has no effect with absent: true, which allows no mount", key=True)
-            for field in ("readOnly", "options", "onMissingSource", "volumesAbove")
-            if field in mount
-        ]
-    found += _check_empty_dir(source, at, mount)
-    wrong = _check_path(source, [*at, "mountPath"], mount["mountPath"])
+        for field in ("readOnly", "options", "onMissingSource", "volumesAbove"):
+            if field in mount:
+                yield at.problem(f"{field} has no effect with absent: true, which allows no mount", field, key=True)
+    yield from _check_empty_dir(at, mount)
     path = clean(mount["mountPath"])
+    wrong = at.path(mount["mountPath"], "mountPath")
+    tree = next((tree for tree in BUILT_BY_THE_RUNTIME if path == tree or is_below(path, tree)), "")
     if not wrong and path == "/":
-        wrong = [source.problem([*at, "mountPath"], "mountPath / would replace the container's whole root filesystem")]
-    for tree in BUILT_BY_THE_RUNTIME:
-        if not wrong and (path == tree or is_below(path, tree)):
-            wrong = [source.problem([*at, "mountPath"], f"mountPath {path} is in {tree}, which the runtime builds")]
-    found += wrong
+        wrong = [at.problem("mountPath / would replace the container's whole root filesystem", "mountPath")]
+    elif not wrong and tree:
+        wrong = [at.problem(f"mountPath {path} is in {tree}, which the runtime builds", "mountPath")]
+    yield from wrong
     for position, allowed in enumerate(mount.get("allowBelow") or []):
-        where: list[str | int] = [*at, "allowBelow", position]
-        bad = _check_path(source, where, allowed)
+        bad = at.path(allowed, "allowBelow", position)
+        yield from bad
         if not bad and not wrong and not is_below(clean(allowed), path):
-            bad = [source.problem(where, f"allowBelow {allowed!r} is not below mountPath {path}")]
-        found += bad
-    return found
+            yield at.problem(f"allowBelow {allowed!r} is not below mountPath {path}", "allowBelow", position)
 
 
-def _check_above(
-    source: Source, at: list[str | int], mount: dict[str, Any], mounts: list[dict[str, Any]]
-) -> list[Problem]:
+def _check_above(at: _At, mount: dict[str, Any], mounts: list[dict[str, Any]]) -> Iterator[Problem]:
     """A warning of a mount that its own rule puts where containers write."""
     path = clean(mount["mountPath"])
     for other in mounts:
@@ -310,35 +300,31 @@ def _check_above(
             and mount.get("volumesAbove") != "Allow"
         ):
             why = f"is below {above}, to which containers write: they are refused (volumesAbove: Allow permits it)"
-            return [source.problem([*at, "mountPath"], f"mountPath {path} {why}", severity="warning")]
-    return []
+            yield at.problem(f"mountPath {path} {why}", "mountPath", severity="warning")
+            return
 
 
-def _check_empty_dir(source: Source, at: list[str | int], mount: dict[str, Any]) -> list[Problem]:
+def _check_empty_dir(at: _At, mount: dict[str, Any]) -> Iterator[Problem]:
     volume = mount.get("emptyDir", {})
-    found: list[Problem] = []
     if "emptyDir" in mount and "onMissingSource" in mount:
         what = "onMissingSource has no effect with emptyDir, which is made where it is missing"
-        found.append(source.problem([*at, "onMissingSource"], what, key=True))
+        yield at.problem(what, "onMissingSource", key=True)
     if "sizeLimit" in volume and not volume.get("medium"):
         what = "sizeLimit needs medium: Memory; nothing on the node limits a directory on disk"
-        found.append(source.problem([*at, "emptyDir", "sizeLimit"], what, key=True))
+        yield at.problem(what, "emptyDir", "sizeLimit", key=True)
     if volume.get("medium"):
         what = "medium: Memory: the NRI plugin cannot mount a tmpfs, so failurePolicy decides there; the wrapper can"
-        found.append(source.problem([*at, "emptyDir", "medium"], what, severity="warning"))
-    return found
+        yield at.problem(what, "emptyDir", "medium", severity="warning")
 
 
-def _check_selector(source: Source, at: list[str | int], selector: dict[str, Any] | None) -> list[Problem]:
-    found = []
-    for position, expression in enumerate((selector or {}).get("matchExpressions") or []):
+def _check_selector(at: _At, rule: dict[str, Any]) -> Iterator[Problem]:
+    selector = (rule.get("match") or {}).get("podSelector") or {}
+    for position, expression in enumerate(selector.get("matchExpressions") or []):
         operator, values = expression["operator"], expression.get("values")
-        where: list[str | int] = [*at, "matchExpressions", position]
         if operator in ("In", "NotIn") and not values:
-            found.append(source.problem(where, f"operator {operator} needs values"))
+            yield at.problem(f"operator {operator} needs values", position)
         if operator in ("Exists", "DoesNotExist") and values:
-            found.append(source.problem([*where, "values"], f"operator {operator} takes no values"))
-    return found
+            yield at.problem(f"operator {operator} takes no values", position, "values")
 
 
 def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
@@ -346,14 +332,13 @@ def check_rules(source: Source, rules: Mapping[int, Rule]) -> list[Problem]:
     found: list[Problem] = []
     wants: dict[tuple[str, str], list[_Want]] = {}
     for number, rule in rules.items():
-        found += _wants_twice(source, number, rule)
-        found += _of_pods_alone(source, number, rule)
+        found += _check_rule(_At(source, *_RULES, number), rule)
         for position, env in enumerate(rule.env):
-            place = source.origin(("spec", "rules", number, "env", position))
+            place = source.origin((*_RULES, number, "env", position))
             want = _Want(rule, place, (env.source, env.text, env.keep, str(env.trusted)))
             wants.setdefault(("env", env.name), []).append(want)
         for position, mount in enumerate(rule.mounts):
-            want = _Want(rule, source.origin(("spec", "rules", number, "mounts", position)), mount.wanted())
+            want = _Want(rule, source.origin((*_RULES, number, "mounts", position)), mount.wanted())
             wants.setdefault(("mount", mount.destination), []).append(want)
     for (kind, name), all_wants in wants.items():
         for one, other in contradicting([(want.rule, want.what) for want in all_wants]):
@@ -384,25 +369,16 @@ def _contradiction(source: Source, thing: str, one: _Want, other: _Want) -> Prob
     return source.problem(other.path, f"{message}; a container that matches both is refused", severity="warning")
 
 
-def _wants_twice(source: Source, number: int, rule: Rule) -> list[Problem]:
-    found = []
+def _check_rule(at: _At, rule: Rule) -> Iterator[Problem]:
+    """Entries that a rule has twice, and warnings of annotations that only the NRI plugin sees."""
     for kind, names in (("env", [env.name for env in rule.env]), ("mounts", [m.destination for m in rule.mounts])):
         for position, name in enumerate(names):
             if name in names[:position]:
-                path: Path = ["spec", "rules", number, kind, position]
-                found.append(source.problem(path, f"rule {rule.name} has {name} twice; keep one"))
-    return found
-
-
-def _of_pods_alone(source: Source, number: int, rule: Rule) -> list[Problem]:
-    """Warnings of annotations that only the NRI plugin sees."""
-    return [
-        source.problem(
-            ["spec", "rules", number, FIELD, position, "of"],
-            f"rule {rule.name}: annotations of the pod itself reach the NRI plugin alone; with every other adapter "
-            "this entry does nothing (reassert node install --adapter nri)",
-            severity="warning",
-        )
-        for position, entry in enumerate(rule.raw_lists.get(FIELD, []))
-        if entry.get("of") == POD
-    ]
+                yield at.problem(f"rule {rule.name} has {name} twice; keep one", kind, position)
+    for position, entry in enumerate(rule.raw_lists.get(FIELD, [])):
+        if entry.get("of") == POD:
+            only = (
+                "annotations of the pod itself reach the NRI plugin alone; with every other adapter this entry does "
+                "nothing (reassert node install --adapter nri)"
+            )
+            yield at.problem(f"rule {rule.name}: {only}", FIELD, position, "of", severity="warning")

@@ -77,7 +77,8 @@ class Compiled:
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
             "nodePaths": dict(spec.get("nodePaths") or {}),
             "rules": len(rules),
-            "trust": {str(rule["name"]): _plain(rule["trust"]) for rule in source.rules() if rule.get("trust")},
+            # From these, `policy show` tells the entries of `trust` from a rule's own.
+            "trust": {str(rule["name"]): rule["trust"] for rule in source.rules() if rule.get("trust")},
             "index": index,
             "patterns": patterns,
         }
@@ -204,30 +205,33 @@ def refresh(path: str, store: str) -> str:
     A policy that another version compiled is replaced by a good policy only. Where an upgrade stops at a policy file
     with errors, that version runs on, and this is its last good policy.
     """
+    being_written = ""
     try:
         content, status = read_source(path, WRITER_SECONDS)
         while (rest := _seconds_left(status)) > 0:
             time.sleep(rest)
             content, status = read_source(path, WRITER_SECONDS)
-    except BeingWrittenError as error:  # not stored: that it is closed changes no key
-        return _held_text(path, store, file_key(error.status), [str(error)])
-    before = _stored(path, store)[0]
+    except BeingWrittenError as error:
+        content, status, being_written = b"", error.status, str(error)
+    key = file_key(status)
+    before, lines = _stored(path, store)
+    last = before if before.get("format") == FORMAT else {}
+    if being_written:  # not stored: that it is closed changes no key
+        return _held(path, last, lines, key, [being_written])
     try:
         compiled = compile_bytes(path, content)
-        last = stored_header(path, store)[0] or {}
+    except PolicyInvalid as error:
+        text = _held(path, last, lines, key, [each.at(path) for each in error.problems if each.severity == "error"])
+        if before.get("sha256") and not last:
+            return text
+    else:
         why, files = _lacking(compiled, last)
         if last.get("sha256") != compiled.source.sha256 and _seems_cut(content, status, last):
             why, files = f"{path}: {_CUT}", []
-        text = (
-            _held_text(path, store, file_key(status), [why], files)
-            if why
-            else _store_text(compiled, file_key(status), last)
-        )
-    except PolicyInvalid as error:
-        errors = [problem.at(path) for problem in error.problems if problem.severity == "error"]
-        text = _held_text(path, store, file_key(status), errors)
-        if _is_of_another_version(path, store):
-            return text
+        now = timestamp(time.time_ns())
+        since = last["since"] if last.get("sha256") == compiled.source.sha256 else now
+        taken = _text(_header(path, compiled.header, key, now, since), compiled.lines)
+        text = _held(path, last, lines, key, [why], files) if why else taken
     try:
         make_directory(store, 0o700)
         replace_file(store_path(path, store), text.encode("ascii"))
@@ -311,43 +315,26 @@ def _is_for_every_pod(rule: Rule) -> bool:
     )
 
 
-def _store_text(compiled: Compiled, key: list[int], last: dict[str, Any]) -> str:
-    """`last`: the header in the store, {} without one."""
-    now = timestamp(time.time_ns())
-    header = {
-        "format": FORMAT,
-        "version": __version__,
-        "source": compiled.source.path,
-        "key": key,
-        "compiledAt": now,
-        "since": last["since"] if last.get("sha256") == compiled.source.sha256 else now,
-        "heldKey": None,
-        "heldSince": "",
-        "heldErrors": [],
-        "heldFor": [],
-        **compiled.header,
-    }
-    return "\n".join([encode(header), *compiled.lines, ""])
+def _header(
+    path: str, content: dict[str, Any], key: list[int] | None = None, compiled_at: str = "", since: str = ""
+) -> dict[str, Any]:
+    """The store's header of a policy. `content`: NO_RULES, or what `Compiled` has."""
+    about = {"format": FORMAT, "version": __version__, "source": path, "key": key, "compiledAt": compiled_at}
+    return {**about, "since": since, "heldKey": None, "heldSince": "", "heldErrors": [], "heldFor": [], **content}
 
 
-def _held_text(path: str, store: str, key: list[int], errors: list[str], files: list[list[Any]] | None = None) -> str:
+def _held(
+    path: str, last: dict[str, Any], lines: list[str], key: list[int], errors: list[str], files: list[Any] | None = None
+) -> str:
     """The store's text for a policy file with errors: the last good policy, or NO_RULES, and the errors.
 
-    `files`: those for which it is held back, with their states.
+    `last`, `lines`: what the store has, {} if it has nothing. `files`: those for which it is held back, with states.
     """
-    header, lines = stored_header(path, store)
-    if header is None:
-        header = {
-            "format": FORMAT,
-            "version": __version__,
-            "source": path,
-            "key": None,
-            "compiledAt": "",
-            "since": "",
-            **NO_RULES,
-        }
-        lines = []
-    header.update(heldKey=key, heldSince=timestamp(time.time_ns()), heldErrors=errors, heldFor=files or [])
+    held = {"heldKey": key, "heldSince": timestamp(time.time_ns()), "heldErrors": errors, "heldFor": files or []}
+    return _text({**(last or _header(path, NO_RULES)), **held}, lines if last else [])
+
+
+def _text(header: dict[str, Any], lines: list[str]) -> str:
     return "\n".join([encode(header), *lines, ""])
 
 
@@ -366,11 +353,6 @@ def _stored(path: str, store: str) -> tuple[dict[str, Any], list[str]]:
     except (OSError, ValueError, ReassertError):
         return {}, []
     return (header, lines) if isinstance(header, dict) else ({}, [])
-
-
-def _is_of_another_version(path: str, store: str) -> bool:
-    header, _ = _stored(path, store)
-    return header.get("format") != FORMAT and bool(header.get("sha256"))
 
 
 def clear(store: str = STORE) -> None:
@@ -422,9 +404,7 @@ def _mode(source: Source, rules: list[Rule]) -> str:
 
 
 def _kubelet_root(source: Source) -> str:
-    spec = source.data.get("spec")
-    kubelet = spec.get("kubelet") if isinstance(spec, dict) else None
-    return clean(str((kubelet if isinstance(kubelet, dict) else {}).get("root", NO_RULES["kubeletRoot"])))
+    return clean(str(source.kubelet_root() or NO_RULES["kubeletRoot"]))
 
 
 def _rule(rule: dict[str, Any], source: Source) -> Rule:
@@ -503,14 +483,6 @@ def _size(empty_dir: dict[str, Any]) -> int:
     text = str(empty_dir.get("sizeLimit", "0")).lower()
     digits = text.rstrip("kmgti")
     return int(digits) * _UNITS.get(text[len(digits) :], 1)
-
-
-def _plain(trust: dict[str, Any]) -> dict[str, Any]:
-    """A rule's `trust` for the store, from which `policy show` tells its entries from the rule's own."""
-    return {
-        field: list(map(str, value)) if isinstance(value, list) else value if isinstance(value, bool) else str(value)
-        for field, value in trust.items()
-    }
 
 
 def _requirements(selector: dict[str, Any]) -> list[Any]:

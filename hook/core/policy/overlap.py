@@ -14,9 +14,6 @@ _NAMES = ("namespaces", "containerNames", "images")
 _MAY_BE_UNKNOWN = ("podSelector", "containerTypes")
 """Conditions that some adapters do not know. Unless the rule has `ifUnknown: Skip`, they count as met there."""
 
-_LETTERS = 40
-"""How many letters of a name or a pattern the index knows."""
-
 
 @cache
 def globs_overlap(one: str, other: str) -> bool:
@@ -46,20 +43,28 @@ def may_overlap(one: Rule, other: Rule) -> bool:
 def contradicting(wants: list[tuple[Rule, Hashable]]) -> Iterator[tuple[int, int]]:
     """The pairs, by number, of rules that a container could match both and that want different things.
 
-    Of a thousand rules, almost no two can match the same container. So not every pair is compared, but those that an
-    index finds: by the condition that tells the rules apart best.
+    Of a thousand rules, almost no two can match the same container. So only those are compared of which a name or a
+    pattern of one begins with the literal start of the other's, in the condition that tells the rules apart best. In
+    the order of the text, what begins with a text follows it.
     """
     if len({what for _, what in wants}) < 2:
         return
     rules = [rule for rule, _ in wants]
     conditions = [_names(rules, field) for field in _NAMES] + [_labels(rules)]
     terms = max(conditions, key=lambda terms: len({literal_start(term) for each in terms for term in each}))
-    index = _Index()
-    for number, (rule, what) in enumerate(wants):
-        for earlier in sorted(index.near(terms[number], what)):
-            if wants[earlier][0] is not rule and may_overlap(wants[earlier][0], rule):
-                yield earlier, number
-        index.add(number, terms[number], what)
+    starts = sorted((literal_start(term), number) for number, each in enumerate(terms) for term in each)
+    beginnings: list[tuple[str, int]] = []
+    found: set[tuple[int, int]] = set()
+    for start, number in starts:
+        while beginnings and not start.startswith(beginnings[-1][0]):
+            beginnings.pop()
+        rule, what = wants[number]
+        for other in {other for _, other in beginnings if wants[other][1] != what and wants[other][0] is not rule}:
+            pair = min(number, other), max(number, other)
+            if pair not in found and may_overlap(wants[other][0], rule):
+                found.add(pair)
+                yield pair
+        beginnings.append((start, number))
 
 
 def _names(rules: list[Rule], field: str) -> list[list[str]]:
@@ -76,42 +81,6 @@ def _labels(rules: list[Rule]) -> list[list[str]]:
     ]
     ((most, _),) = Counter(key for keys in wanted for key in keys).most_common(1) or [("", 0)]
     return [keys.get(most, ["*"]) for keys in wanted]
-
-
-class _Index:
-    """Numbers of rules by the beginnings of the names and patterns in their conditions, and by what they want."""
-
-    def __init__(self) -> None:
-        self._names: dict[str, dict[Hashable, list[int]]] = {}
-        self._starts: dict[str, dict[Hashable, list[int]]] = {}
-        self._below: dict[str, dict[Hashable, list[int]]] = {}
-
-    def add(self, number: int, terms: list[str], what: Hashable) -> None:
-        """Add a rule."""
-        for term in terms:
-            start = literal_start(term)
-            exact = self._names if start == term else self._starts
-            exact.setdefault(start[:_LETTERS], {}).setdefault(what, []).append(number)
-            for beginning in _beginnings(start):
-                self._below.setdefault(beginning, {}).setdefault(what, []).append(number)
-
-    def near(self, terms: list[str], what: Hashable) -> set[int]:
-        """The rules that may match the same containers and want something else."""
-        found: set[int] = set()
-        for term in terms:
-            start = literal_start(term)
-            for beginning in _beginnings(start):
-                found.update(_others(self._starts, beginning, what))
-            found.update(_others(self._names if start == term else self._below, start[:_LETTERS], what))
-        return found
-
-
-def _beginnings(start: str) -> Iterator[str]:
-    return (start[:end] for end in range(min(len(start), _LETTERS) + 1))
-
-
-def _others(numbers: dict[str, dict[Hashable, list[int]]], at: str, what: Hashable) -> Iterator[int]:
-    return (number for other, found in numbers.get(at, {}).items() if other != what for number in found)
 
 
 def always_overlap(one: Rule, other: Rule) -> bool:

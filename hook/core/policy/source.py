@@ -74,15 +74,24 @@ class Source:
         scalar = re.match(r"[\w.+:-]+( +[\w.+:-]+)*", self.text.splitlines()[line - 1][column - 1 :])
         return scalar[0] if scalar else ""
 
-    def rules(self) -> Any:
-        """The value of `spec.rules`, of any type; an empty list if it is missing."""
+    def spec(self) -> dict[str, Any]:
+        """The value of `spec`; {} if it is missing or no mapping."""
         spec = self.data.get("spec") if isinstance(self.data, dict) else None
-        return (spec.get("rules") if isinstance(spec, dict) else None) or []
+        return spec if isinstance(spec, dict) else {}
+
+    def rules(self) -> list[Any]:
+        """The value of `spec.rules`; [] if it is missing or no list."""
+        rules = self.spec().get("rules")
+        return rules if isinstance(rules, list) else []
 
     def mode(self) -> str:
         """The value of `spec.mode`, or its default."""
-        spec = self.data.get("spec") if isinstance(self.data, dict) else None
-        return str(spec.get("mode", ENFORCE)) if isinstance(spec, dict) else ENFORCE
+        return str(self.spec().get("mode", ENFORCE))
+
+    def kubelet_root(self) -> object:
+        """The value of `spec.kubelet.root`, None if it is missing."""
+        kubelet = self.spec().get("kubelet")
+        return kubelet.get("root") if isinstance(kubelet, dict) else None
 
     def origin(self, path: Path) -> Path:
         """The path in the file of an entry of a compiled rule; that of `trust` if the rule does not list the entry."""

@@ -19,6 +19,9 @@ from e2e.support import Node
 
 StartPod = Callable[..., Pod]
 
+one_runtime = pytest.mark.parametrize("runtime", ["runc"])
+"""For tests of what is decided before a runtime is called, or by the engine."""
+
 
 @pytest.fixture
 def node(containerd: Containerd, usual_policy: str) -> Node:

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+from e2e.cri.client import Container
+from e2e.cri.fixtures import StartPod
+from e2e.cri.node import Containerd
+from e2e.support import Node
+
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 TEXT = 'a "b"\n\tü\\ =c'
 
@@ -33,3 +40,28 @@ def assert_only_ours(mounts: list[tuple[str, str, str]]) -> None:
     [(source, point, options)] = mounts
     assert source.endswith("/ca"), source
     assert (point, options.split(",")[0]) == ("/etc/ssl", "ro")
+
+
+REMOUNT = "mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt; true"
+
+
+def assert_a_remount_writes_nothing(container: Container, node: Node) -> None:
+    """A container with CAP_SYS_ADMIN makes its reserved mount writable; the node's files stay."""
+    assert container.exec("/bin/sh", "-c", REMOUNT) == "remounted\n"
+    assert (node.ca / "certs/company.crt").read_text() == "company\n"
+    assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+
+
+def assert_no_annotation_steers_a_runtime(start_pod: StartPod, containerd: Containerd, directory: Path) -> None:
+    """Through a handler that lets all annotations of pods and containers through; docs/policy.md lists them."""
+    opened = directory / "opened"
+    asked = {"run.oci.hooks.stderr": str(opened), "bundle": "/x", "run.oci.keep_original_groups": "1"}
+    container = start_pod("open", annotations={**asked, "pods/own": "arrived"}).run(annotations=asked)
+    notes = containerd.annotations(container.id)
+    assert {key: notes.get(key) for key in (*asked, "pods/own")} == {
+        "run.oci.hooks.stderr": None,
+        "bundle": None,
+        "run.oci.keep_original_groups": "1",
+        "pods/own": "arrived",
+    }
+    assert not opened.exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cri.client import CriError, messages
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.kubelet import (
     GPU,
@@ -39,6 +39,7 @@ OVERRIDES = {
 """By container name: its image, and the env of its pod spec. HOSTILE's ENV has `all`."""
 
 
+@one_runtime
 def test_every_override_of_an_allocation_is_undone(start_pod: StartPod, kubelet: Kubelet, node: Node) -> None:
     pod = start_pod(name="all")
     for name, (image, env) in OVERRIDES.items():
@@ -50,6 +51,7 @@ def test_every_override_of_an_allocation_is_undone(start_pod: StartPod, kubelet:
     assert (kubelet.root / "device-plugins/kubelet_internal_checkpoint").stat().st_mode & 0o777 == 0o600
 
 
+@one_runtime
 def test_whoever_was_allocated_nothing_gets_void(start_pod: StartPod, kubelet: Kubelet) -> None:
     """There is no checkpoint at first, as for a static pod that starts before any plugin has registered."""
     pod = start_pod(name="all")
@@ -62,6 +64,7 @@ def test_whoever_was_allocated_nothing_gets_void(start_pod: StartPod, kubelet: K
     assert visible(start_pod().run(name="lucky", env=[(VISIBLE, "all")])) == "void"  # that was another pod's
 
 
+@one_runtime
 @pytest.mark.parametrize("path", [f"{ASKED_BY_MOUNT}/all", "//var/run/../run/nvidia-container-devices/0/"])
 def test_asking_by_a_mount_is_refused(start_pod: StartPod, kubelet: Kubelet, path: str) -> None:
     answer = GPU | {"mounts": [{"host_path": "/dev/null", "container_path": f"{ASKED_BY_MOUNT}/GPU-4"}]}
@@ -74,6 +77,7 @@ def test_asking_by_a_mount_is_refused(start_pod: StartPod, kubelet: Kubelet, pat
     assert "OCI runtime create failed: reassert: refused default/p/greedy: " in str(error.value)
 
 
+@one_runtime
 def test_asking_by_an_annotation_is_of_no_use(start_pod: StartPod, kubelet: Kubelet, containerd: Containerd) -> None:
     """Neither by the pod's nor by the container's; what the plugin answered reaches the OCI spec."""
     allowed, asked = "cdi.k8s.io/plugin_4", "cdi.k8s.io/mine"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import CA_BUNDLE, ENV, OVERRIDDEN, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -47,9 +47,12 @@ def note(containerd: Containerd, node: Node) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("note")
 @pytest.mark.parametrize(
-    ("labels", "gets", "ssl"),
-    [({"tier": "web"}, WEB, ["/etc/ssl"]), ({"tier": "db", "x": ""}, DB, []), ({"tier": "other"}, OVERRIDDEN, [])],
-    ids=["web", "db", "other"],
+    ("runtime", "labels", "gets", "ssl"),
+    [
+        ("crun", {"tier": "web"}, WEB, ["/etc/ssl"]),
+        ("runc", {"tier": "db", "x": ""}, DB, []),
+        ("runc", {"tier": "other"}, OVERRIDDEN, []),
+    ],
 )
 def test_a_rule_applies_to_the_pods_with_its_labels(
     start_pod: StartPod, labels: dict[str, str], gets: dict[str, str], ssl: list[str]
@@ -60,6 +63,7 @@ def test_a_rule_applies_to_the_pods_with_its_labels(
 
 
 @pytest.mark.usefixtures("note")
+@one_runtime
 def test_an_init_container_is_one_by_kubelets_word_alone(start_pod: StartPod) -> None:
     """A pod's annotation of that name, which the engine copies into config.json, takes no container out."""
     init = start_pod(labels={"tier": "web"}).run(image=HOSTILE, env=ENV, annotations={TYPE: "init"})
@@ -69,6 +73,7 @@ def test_an_init_container_is_one_by_kubelets_word_alone(start_pod: StartPod) ->
     assert reserved_in(forged.run(name="old-kubelet", image=HOSTILE, env=ENV).environ()) == WEB
 
 
+@one_runtime
 def test_without_an_answer_if_unknown_decides(start_pod: StartPod, note: Path, node: Node) -> None:
     """An engine that accepts the call and never answers, and no engine."""
     pod = start_pod(labels={"tier": "db"})

@@ -8,13 +8,14 @@ from pathlib import Path
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
 from e2e.cri.conftest import later
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.support import Node
 
 
+@one_runtime
 def test_exec_keeps_its_env_over_a_restart_of_containerd(start_pod: StartPod, containerd: Containerd) -> None:
     pod = start_pod()
     container = pod.run(image=HOSTILE, env=ENV)
@@ -24,6 +25,7 @@ def test_exec_keeps_its_env_over_a_restart_of_containerd(start_pod: StartPod, co
     assert reserved_in(pod.run(name="next", image=HOSTILE, env=ENV).environ()) == RESERVED
 
 
+@one_runtime
 def test_a_container_from_before_reassert_keeps_its_env(
     start_pod: StartPod, node: Node, runtime: str, evil: Path
 ) -> None:

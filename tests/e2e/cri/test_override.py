@@ -13,7 +13,7 @@ import pytest
 
 from e2e.cri.client import Container
 from e2e.cri.conftest import CRI_POLICY
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, RESERVED, TEXT, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -77,6 +77,7 @@ def test_the_pods_sandbox_is_a_container_too(start_pod: StartPod, containerd: Co
     assert reserved_in(pod.run(image=HOSTILE, env=ENV).environ()) == RESERVED
 
 
+@one_runtime
 def test_eight_pods_at_once(start_pod: StartPod, node: Node, evil: Path) -> None:
     """The policy has just changed, so all of them find it uncompiled."""
     node.write_policy(CRI_POLICY.replace("value: void", "value: none"))

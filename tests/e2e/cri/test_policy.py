@@ -9,7 +9,7 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -31,7 +31,7 @@ def foreign(node: Node) -> str:
     return "is writable by others"
 
 
-@pytest.mark.parametrize("spoil", [missing, broken, foreign])
+@pytest.mark.parametrize(("runtime", "spoil"), [("runc", missing), ("crun", broken)])
 def test_without_any_good_policy_only_kube_system_starts(
     start_pod: StartPod, node: Node, spoil: Callable[[Node], str]
 ) -> None:
@@ -51,6 +51,7 @@ def test_without_any_good_policy_only_kube_system_starts(
     assert reason in text
 
 
+@one_runtime
 def test_a_change_is_picked_up_between_two_pods(start_pod: StartPod, node: Node) -> None:
     before = start_pod().run(image=HOSTILE, env=ENV)
     node.write_policy(CRI_POLICY.replace("value: void", "value: none"))
@@ -61,7 +62,7 @@ def test_a_change_is_picked_up_between_two_pods(start_pod: StartPod, node: Node)
     assert reserved_in(before.environ()) == reserved_in(before.exec_environ()) == RESERVED
 
 
-@pytest.mark.parametrize("spoil", [missing, broken, foreign])
+@pytest.mark.parametrize(("runtime", "spoil"), [("runc", broken), ("crun", foreign)])
 def test_the_last_good_policy_stays_in_force(
     start_pod: StartPod, node: Node, containerd: Containerd, spoil: Callable[[Node], str]
 ) -> None:

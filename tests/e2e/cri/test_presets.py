@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cri.client import CriError
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.node import Containerd
 from e2e.cri.presets import FRONTEND, Presets, assert_its_pod_alone_shares, sh
 from e2e.support import Node
@@ -39,6 +39,7 @@ def test_allow_database(presets: Presets, start_pod: StartPod) -> None:
     assert not other.mounts("/cache") and not ENV.keys() & {entry.split("=")[0] for entry in other.environ()}
 
 
+@one_runtime
 def test_a_pod_that_sets_another_value_is_a_conflict(
     presets: Presets, start_pod: StartPod, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -50,6 +51,7 @@ def test_a_pod_that_sets_another_value_is_a_conflict(
     pod.run(name="same", env=[("DB_PORT", "6379")])
 
 
+@one_runtime
 def test_both_are_removed_with_the_pod(presets: Presets, start_pod: StartPod) -> None:
     """kubelet removes what is on disk, which has no mount in it. What is in memory goes before the next is mounted."""
     gone, stays = presets.pod(start_pod, name="a"), presets.pod(start_pod, name="b")
@@ -66,6 +68,7 @@ def test_both_are_removed_with_the_pod(presets: Presets, start_pod: StartPod) ->
     assert sh(again, "cat /scratch/file /cache/file") == "kept\nkept"
 
 
+@one_runtime
 def test_without_kubelets_directory_failure_policy_decides(presets: Presets, start_pod: StartPod, node: Node) -> None:
     pod = start_pod(labels=FRONTEND)
     assert not pod.run(name="ignored").mounts("/cache")

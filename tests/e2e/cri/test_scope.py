@@ -10,8 +10,15 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
-from e2e.cri.fixtures import StartPod
-from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
+from e2e.cri.fixtures import StartPod, one_runtime
+from e2e.cri.hostile import (
+    ENV,
+    OVERRIDDEN,
+    RESERVED,
+    assert_no_annotation_steers_a_runtime,
+    assert_only_ours,
+    reserved_in,
+)
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.support import Node
@@ -50,6 +57,7 @@ NARROW_POLICY = CRI_POLICY.replace("exclude: {", "exclude: {containerTypes: [san
 """A rule by everything that containerd tells; what is known for certain to be a sandbox is left alone."""
 
 
+@one_runtime
 def test_an_excluded_namespace_is_left_alone(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
 ) -> None:
@@ -62,6 +70,7 @@ def test_an_excluded_namespace_is_left_alone(
     assert node.logged() == []
 
 
+@one_runtime
 def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
 ) -> None:
@@ -85,6 +94,7 @@ def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
     assert containerd.remains(refused.id) == []
 
 
+@one_runtime
 def test_audit_mode_changes_nothing_and_logs(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
 ) -> None:
@@ -106,6 +116,7 @@ def test_audit_mode_changes_nothing_and_logs(
     [FORGED_CRIO, FORGED_PODMAN, FORGED_CONTAINERD, FORGED_DECISION, {"bundle": "/tmp/evil"}],
     ids=["cri-o", "podman", "containerd", "decision", "bundle"],
 )
+@one_runtime
 def test_forged_annotations_gain_nothing(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path, forged: dict[str, str]
 ) -> None:
@@ -122,6 +133,7 @@ def test_forged_annotations_gain_nothing(
     assert_only_ours(container.exec_mounts())
 
 
+@one_runtime
 def test_a_rule_for_others_leaves_a_container_alone(start_pod: StartPod, node: Node, containerd: Containerd) -> None:
     """And a decision that it brought along is gone all the same."""
     node.write_policy(NARROW_POLICY.replace("  - {name: gpu,", "  - {name: gpu, match: {namespaces: [gpu]},"))
@@ -132,17 +144,6 @@ def test_a_rule_for_others_leaves_a_container_alone(start_pod: StartPod, node: N
 
 
 def test_annotations_that_steer_a_runtime_do_not_arrive(
-    start_pod: StartPod, node: Node, containerd: Containerd, tmp_path: Path
+    start_pod: StartPod, containerd: Containerd, tmp_path: Path
 ) -> None:
-    """Through a handler that lets all annotations of pods and containers through; docs/policy.md lists them."""
-    file = str(tmp_path / "opened")
-    asked = {"run.oci.hooks.stderr": file, "bundle": "/x", "run.oci.keep_original_groups": "1"}
-    container = start_pod("open", annotations={**asked, "pods/own": "arrived"}).run(annotations=asked)
-    notes = containerd.annotations(container.id)
-    assert {key: notes.get(key) for key in (*asked, "pods/own")} == {
-        "run.oci.hooks.stderr": None,
-        "bundle": None,
-        "run.oci.keep_original_groups": "1",
-        "pods/own": "arrived",
-    }
-    assert not (tmp_path / "opened").exists()
+    assert_no_annotation_steers_a_runtime(start_pod, containerd, tmp_path)

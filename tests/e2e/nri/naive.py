@@ -15,16 +15,16 @@ from hook.core.decide import Case
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
+from hook.nri.creation import Decider
 from hook.nri.plugin import Plugin
 from hook.nri.report import Report
 from hook.nri.request import Reply, Request
-from hook.nri.validation import Validator
 
 Adjust = Callable[[Any, Any, Any], None]
 """Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""
 
 
-class Naive(Validator):
+class Naive(Decider):
     """Answers every container with an adjustment, and looks at none of the others'."""
 
     def __init__(self, node: Node, adjust: Adjust) -> None:

@@ -6,17 +6,13 @@ import json
 
 import pytest
 
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 
+pytestmark = one_runtime
+
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: containerd writes the env before a runtime is called."""
-    return "runc"
 
 
 @pytest.mark.parametrize("env", [[], [(VISIBLE, "GPU-4")], [(VISIBLE, "GPU-4"), ("A", "1"), (VISIBLE, "all")]])

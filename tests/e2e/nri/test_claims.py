@@ -16,11 +16,13 @@ from unit.podresources import PodResources, answer
 from unit.support import FIXTURES
 
 from e2e.cri.client import Container, CriError, Pod
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import Kubelet, assert_nothing_but_the_allocated_opens
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
+
+pytestmark = one_runtime
 
 RECORDED = FIXTURES / "kubelet/k1.36-dra"
 CLAIM, TOY = "b-two-g-q76lp", "TOY_GPU"
@@ -63,12 +65,6 @@ class Claimed:
         entries = [claim(n, of.uid, devices={"d": [d]}) for n, d in zip(("left", "right"), self.devices, strict=True)]
         self._state.parent.mkdir(parents=True, exist_ok=True)
         self._state.write_bytes(state([{**entry, "Namespace": of.namespace} for entry in entries]))
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: recordings of both are in unit/core/container/test_claims.py."""
-    return "runc"
 
 
 @pytest.fixture

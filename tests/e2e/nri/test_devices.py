@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cri.client import CriError
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import (
     GPU,
     VISIBLE,
@@ -25,6 +25,7 @@ from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
 
 
+@one_runtime
 def test_without_a_plugin_a_pod_replaces_its_device(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path) -> None:
     """The other tests would prove nothing if it could not."""
     pod = start_pod("bare")
@@ -38,7 +39,7 @@ def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gp
     assert_a_resize_gives_nothing_back(kubelet, start_pod("wrapped"), gpu_node, node)
 
 
-@pytest.mark.parametrize("handler", ["", "bare"], ids=["second line", "NRI alone"])
+@pytest.mark.parametrize(("runtime", "handler"), [("crun", ""), ("runc", "bare")])
 def test_allocated_device_is_there_whether_the_engine_was_asked_for_it_or_not(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path, node: Node, handler: str
 ) -> None:
@@ -54,6 +55,7 @@ def test_allocated_device_is_there_whether_the_engine_was_asked_for_it_or_not(
     assert (edit["name"], edit["before"], edit["from"]) == ("/dev/gpu0", [], "example.com/gpu GPU-4")
 
 
+@one_runtime
 def test_what_nri_cannot_do_for_a_device_is_a_refusal(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path
 ) -> None:
@@ -67,6 +69,7 @@ def test_what_nri_cannot_do_for_a_device_is_a_refusal(
         pod.create(name="spelled", env=[(VISIBLE, "GPU-4")], devices=[("/dev/zero", "/dev//gpu0")])
 
 
+@one_runtime
 def test_annotations_of_a_device_plugin_cannot_be_made_up(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, node: Node, containerd: Containerd
 ) -> None:
@@ -91,7 +94,7 @@ def test_annotations_of_a_device_plugin_cannot_be_made_up(
     assert not [key for key in containerd.annotations(forged.id) if "gpu" in key]
 
 
-@pytest.mark.parametrize("handler", ["", "bare"], ids=["second line", "NRI alone"])
+@pytest.mark.parametrize(("runtime", "handler"), [("crun", ""), ("runc", "bare")])
 def test_a_device_that_was_not_allocated_is_a_refusal(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path, node: Node, handler: str
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.cri.client import CriError, wait_for
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd
@@ -17,6 +17,8 @@ from e2e.nri.naive import naive_plugin, setting
 from e2e.nri.test_override import ENV
 from e2e.support import Node
 
+pytestmark = one_runtime
+
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
@@ -24,12 +26,6 @@ def logged(node: Node, kind: str) -> list[dict[str, Any]]:
     """The events of a kind. The plugin writes one after its answer, which a busy machine sees first."""
     wait_for(lambda: any(event["event"] == kind for event in node.logged()), kind, lambda: str(node.logged()))
     return [event for event in node.logged() if event["event"] == kind]
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: what is tried here is decided in containerd and in the plugin, before a runtime is called."""
-    return "runc"
 
 
 def test_the_hole_is_open_with_a_naive_adjustment(start_pod: StartPod, containerd: Containerd, node: Node) -> None:

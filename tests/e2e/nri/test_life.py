@@ -10,20 +10,16 @@ import pytest
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.cri.client import wait_for
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.support import REASSERT, Node
 
+pytestmark = one_runtime
+
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: what is tried here is decided in containerd and in the plugin, before a runtime is called."""
-    return "runc"
 
 
 @pytest.fixture

@@ -7,20 +7,16 @@ from typing import Any
 import pytest
 
 from e2e.cri.client import CriError
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import VISIBLE, Kubelet, seen_device, visible
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.naive import naive_plugin
 from e2e.support import Node
 
+pytestmark = one_runtime
+
 PREFIX = "nvidia.cdi.k8s.io/"
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: what is tried here is decided before a runtime is called."""
-    return "runc"
 
 
 def injecting(pod: Any, container: Any, made: Any) -> None:
@@ -30,8 +26,7 @@ def injecting(pod: Any, container: Any, made: Any) -> None:
         made.env.add(key=VISIBLE, value="all")
 
 
-@pytest.mark.parametrize("index", ["05", "20"], ids=["before ours", "after ours"])
-@pytest.mark.parametrize("key", ["pod", "container.c"])
+@pytest.mark.parametrize(("index", "key"), [("05", "pod"), ("20", "container.c")])
 def test_without_the_rule_the_annotation_gives_the_device(
     start_pod: StartPod,
     start_plugin: StartPlugin,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cri.client import CriError
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.node import Containerd
 from e2e.cri.presets import Presets, assert_its_pod_alone_shares, sh
 from e2e.nri.conftest import StartPlugin
@@ -26,7 +26,7 @@ def on_disk(example: str) -> str:
     return "".join(line for line in example.splitlines(keepends=True) if "medium: Memory" not in line)
 
 
-@pytest.mark.parametrize("variant", ["", "bare"])
+@pytest.mark.parametrize(("runtime", "variant"), [("crun", ""), ("runc", "bare")])
 def test_the_containers_of_a_pod_share_it(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, variant: str
 ) -> None:
@@ -35,7 +35,7 @@ def test_the_containers_of_a_pod_share_it(
     assert_its_pod_alone_shares(presets, start_pod, variant)
 
 
-@pytest.mark.parametrize("variant", ["", "bare"])
+@pytest.mark.parametrize(("runtime", "variant"), [("crun", ""), ("runc", "bare")])
 def test_no_runtime_is_led_to_the_node_by_a_link_in_it(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, tmp_path: Path, variant: str
 ) -> None:
@@ -52,6 +52,7 @@ def test_no_runtime_is_led_to_the_node_by_a_link_in_it(
         assert [point for _, point, _ in second.mounts("/cache")] == ["/cache"]
 
 
+@one_runtime
 def test_in_memory_is_for_the_wrapper(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node
 ) -> None:

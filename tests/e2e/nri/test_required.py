@@ -10,11 +10,11 @@ import pytest
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import CriError, wait_for
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.nri.conftest import StartPlugin
-from e2e.nri.test_validation import VISIBLE, runtime, validates
+from e2e.nri.test_validation import VISIBLE, validates
 from e2e.support import Node, need, scratch
 
 _REQUIRED = """\
@@ -23,7 +23,9 @@ _REQUIRED = """\
   required_plugins = ["reassert"]
 """
 
-__all__ = ["runtime", "validates"]
+__all__ = ["validates"]
+
+pytestmark = one_runtime
 
 
 @pytest.fixture(scope="module", params=sorted(NRI_GENERATIONS))

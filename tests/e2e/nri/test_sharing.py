@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import VISIBLE, Kubelet, visible
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
+
+pytestmark = one_runtime
 
 ASKED = ["GPU-shared", "all", "GPU-own", "GPU-shared,GPU-own"]
 RESERVING = "kai-resource-reservation"
@@ -29,12 +31,6 @@ spec:
           default: void
           trusted: [{namespaces: ["research-*"], reservedBy: [kai-resource-reservation]}]
 """
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: what is tried here is decided before a runtime is called."""
-    return "runc"
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import visible
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
+
+pytestmark = one_runtime
 
 TRIED = """\
   - name: tried
@@ -19,12 +19,6 @@ TRIED = """\
     mounts:
     - {hostPath: /usr, mountPath: /etc/ssl, readOnly: false}
 """
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: what is tried here is decided before a runtime is called."""
-    return "runc"
 
 
 def test_plugin_asks_for_the_enforced_edits_alone(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:

@@ -13,21 +13,17 @@ from typing import Any
 import pytest
 
 from e2e.cri.client import CriError, wait_for
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import CA_BUNDLE, RESERVED, reserved_in
 from e2e.cri.node import Containerd
-from e2e.nri.conftest import NRI_POLICY, StartPlugin
+from e2e.nri.conftest import StartPlugin
 from e2e.nri.naive import Adjust, naive_plugin, setting
 from e2e.support import Node, suspend
 
+pytestmark = one_runtime
+
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 REFUSED = "plugin 20-naive"
-
-
-@pytest.fixture
-def runtime() -> str:
-    """One of them: what is tried here is decided before a runtime is called."""
-    return "runc"
 
 
 @pytest.fixture
@@ -62,20 +58,9 @@ def test_connection_says_whether_later_plugins_are_checked(
     assert plugin.connections() == 1  # no runtime refuses what the plugin subscribes to
 
 
-def test_event_waits_for_the_other_plugins_and_says_what_was_looked_at(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node, validates: bool
-) -> None:
-    start_plugin()
-    with naive_plugin(node, containerd.directory / "nri.sock", setting({"HARMLESS": "1"}), "20"):
-        container = start_pod("bare").run(env=[(VISIBLE, "all")])
-    assert reserved_in(container.environ()) == RESERVED
-    [event] = [event for event in node.logged() if event.get("id") == container.id]
-    assert (event["event"], event["applied"], event["asked"]) == ("container.edited", False, True)
-    assert event["verified"] == ("adjustment" if validates else "")
-
-
-@pytest.mark.parametrize("env", [[(VISIBLE, "all")], [(VISIBLE, "void"), ("REQUESTS_CA_BUNDLE", CA_BUNDLE)]])
-@pytest.mark.parametrize("what", ["set", "removed"])
+@pytest.mark.parametrize(
+    ("what", "env"), [("set", [(VISIBLE, "void"), ("REQUESTS_CA_BUNDLE", CA_BUNDLE)]), ("removed", [(VISIBLE, "all")])]
+)
 def test_later_plugin_cannot_change_reserved_env(
     start_pod: StartPod,
     start_plugin: StartPlugin,
@@ -90,10 +75,7 @@ def test_later_plugin_cannot_change_reserved_env(
     with naive_plugin(node, containerd.directory / "nri.sock", adjust, "20"):
         pod = start_pod("bare")
         if not validates:
-            assert (reserved_in(pod.run(env=env).environ()) == RESERVED) is (what == "removed" and len(env) == 2)
-            return
-        if what == "removed" and len(env) == 2:  # the pod's own value is the reserved one, and stays
-            assert reserved_in(pod.run(env=env).environ()) == RESERVED
+            assert reserved_in(pod.run(env=env).environ()) != RESERVED
             return
         with pytest.raises(CriError, match=f"rule gpu: env {VISIBLE} is not as reserved.*{REFUSED}"):
             pod.create(env=env)
@@ -107,7 +89,7 @@ def test_later_plugin_cannot_change_reserved_env(
     assert [edit["after"] for edit in event["edits"]] == ["void"]
 
 
-@pytest.mark.parametrize("path", ["/etc/ssl", "/etc/ssl/certs", "/etc/./ssl", "/etc"])
+@pytest.mark.parametrize("path", ["/etc/ssl/certs", "/etc"])
 def test_later_plugin_cannot_mount_over_or_in_a_reserved_mount(
     start_pod: StartPod,
     start_plugin: StartPlugin,
@@ -130,19 +112,6 @@ def test_later_plugin_cannot_mount_over_or_in_a_reserved_mount(
             return
         with pytest.raises(CriError, match="rule company-ca: mount /etc"):
             pod.create()
-
-
-def test_in_audit_mode_a_later_plugin_is_only_reported(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node, validates: bool
-) -> None:
-    node.write_policy(NRI_POLICY.replace("spec:\n", "spec:\n  mode: Audit\n"))
-    start_plugin()
-    with naive_plugin(node, containerd.directory / "nri.sock", setting({VISIBLE: "evil"}), "20"):
-        pod = start_pod("bare")
-        container = pod.run(env=[(VISIBLE, "void"), ("REQUESTS_CA_BUNDLE", CA_BUNDLE)])
-    assert reserved_in(container.environ())[VISIBLE] == "evil"
-    [event] = [event for event in node.logged() if event.get("id") == container.id]
-    assert event["event"] == ("container.would-deny" if validates else "container.edited")
 
 
 def test_plugin_that_stops_answering_lets_nothing_start(

@@ -21,6 +21,7 @@ from hook.core.reserve import Reserved
 from hook.entry import hook as hooks
 from hook.entry.write_spec import stamp
 from unit.core.linux.test_look import Node
+from unit.nri.support import wait_until
 from unit.support import CONTAINERD, ROOT, SYSTEMD_CGROUP, bind, config, document, values_of
 
 pytestmark = pytest.mark.root
@@ -149,6 +150,8 @@ def sentry(hooked: Hooked) -> Iterator[Hooked]:
     hooked.policy({"name": "ca", "mounts": [{"hostPath": str(hooked.directory), "mountPath": "/etc/ssl"}]})
     with subprocess.Popen(["runsc-sandbox", "600"], executable="/bin/sleep") as process:
         hooked.pid = process.pid
+        # execve(2) closes the pipe that Popen waits for before the new arguments can be read.
+        wait_until(lambda: b"runsc-sandbox" in Path(f"/proc/{process.pid}/cmdline").read_bytes())
         yield hooked
         process.kill()
 

@@ -15,11 +15,11 @@ from typing import Any
 from hook.core.policy.compiler import refresh
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
+from hook.nri.creation import Decider
 from hook.nri.plugin import SERVICE, Limits, Plugin
 from hook.nri.report import Report
 from hook.nri.request import Reply, Request
-from hook.nri.ttrpc import PLUGIN, RUNTIME, Demux, frames
-from hook.nri.validation import Validator
+from hook.nri.ttrpc import PLUGIN, RUNTIME, frames
 from hook.ops.metrics.prometheus import Metrics
 
 REQUEST = ttrpc.get("CreateContainerRequest")
@@ -53,8 +53,7 @@ class Peer:
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
         self.socket.settimeout(60)
-        self._demux = Demux()
-        self._streams = {PLUGIN: ttrpc.Assembler(), RUNTIME: ttrpc.Assembler()}
+        self._streams = ttrpc.Streams()
         self._arrived: list[tuple[int, ttrpc.Message]] = []
         self._stream = -1
 
@@ -64,9 +63,7 @@ class Peer:
             data = self.socket.recv(1 << 16)
             if not data:
                 raise EOFError
-            for stream, payload in self._demux.feed(data):
-                assert len(payload) <= 4096
-                self._arrived += [(stream, message) for message in self._streams[stream].feed(payload)]
+            self._arrived += self._streams.feed(data)
         return self._arrived.pop(0)
 
     def send(self, method: str, argument: Any, service: str = SERVICE, timeout: float = 2.0) -> int:
@@ -120,7 +117,7 @@ class Peer:
         return events
 
 
-class SlowValidator(Validator):
+class SlowDecider(Decider):
     """One that waits for `go` with containers of this name, or with questions about adjustments (`asked`)."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -168,7 +165,7 @@ class Running:
         self.resident = Resident(str(self.policy), str(directory / "store"))
         self.resident.get(60)
         self.report = SlowReport(str(self.events), self.metrics)
-        self.decider = SlowValidator(self.resident, self.report)
+        self.decider = SlowDecider(self.resident, self.report)
         theirs, ours = socket.socketpair()
         self.plugin = Plugin(ours, self.decider, "reassert", "10", Limits(**limits))  # type: ignore[arg-type]  # by name
         self.peer = Peer(theirs)

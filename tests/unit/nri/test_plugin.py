@@ -95,13 +95,6 @@ def test_a_probe_is_marked_and_counted_apart(root_dir: Path, machine: Machine) -
         assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
 
 
-def test_pod_labels_decide(root_dir: Path) -> None:
-    rule = {**GPU, "match": {"podSelector": {"matchLabels": {"tier": "web"}}}}
-    with running(root_dir, document(rule)) as plugin:
-        for labels, wanted in (({"tier": "web"}, {"GPU": "void"}), ({"tier": "db"}, {}), ({}, {})):
-            assert env(plugin.create(["GPU=all"], pod={"labels": labels})) == wanted
-
-
 @pytest.mark.parametrize(
     ("container", "pod", "wanted"),
     [

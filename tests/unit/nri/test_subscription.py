@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hook.nri.validation import is_known_to
+from hook.nri.creation import is_known_to
 from unit.nri.support import KNOWN, running
 from unit.support import document
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
-from hook.nri.creation import removes_mounts
+from hook.nri.creation import Decider, removes_mounts
 from hook.nri.plugin import TICK
 from hook.nri.report import Report
 from hook.nri.request import CREATE, Request
 from hook.nri.ttrpc import PLUGIN
-from hook.nri.validation import Merged, Validator
+from hook.nri.validation import Merged
 from unit.nri.support import (
     KNOWN,
     REQUEST,
@@ -352,7 +352,7 @@ _PATHS = st.sampled_from(["/etc/ssl", "/etc/ssl/", "/etc//ssl", "/etc/ssl/certs"
 
 
 @pytest.fixture(scope="module")
-def deciders() -> Iterator[dict[str, Validator]]:
+def deciders() -> Iterator[dict[str, Decider]]:
     """A decider for each version of containerd."""
     report = Report("/dev/null", NoMetrics())
     yield {version: _decider(version, report) for version in ("2.2.0", "2.4.0")}
@@ -366,7 +366,7 @@ def deciders() -> Iterator[dict[str, Validator]]:
 )
 @examples(200)
 def test_what_the_plugin_asks_for_is_not_refused_afterwards(
-    deciders: dict[str, Validator], env: list[str], mounts: list[dict[str, Any]], version: str
+    deciders: dict[str, Decider], env: list[str], mounts: list[dict[str, Any]], version: str
 ) -> None:
     decider = deciders[version]
     create = create_request(env, mounts=mounts)
@@ -380,7 +380,7 @@ def test_what_the_plugin_asks_for_is_not_refused_afterwards(
     assert bool(without.refusal) is bool(reply.payload), (env, mounts)
 
 
-def _decider(version: str, report: Report) -> Validator:
+def _decider(version: str, report: Report) -> Decider:
     """One with a policy of its own, which needs no file of the node but a directory that is always there."""
     rules = {
         "name": "r",
@@ -388,7 +388,7 @@ def _decider(version: str, report: Report) -> Validator:
         "mounts": [{"mountPath": "/etc/ssl", "hostPath": "/usr", "allowBelow": ["/etc/ssl/own"]}],
     }
     made = policy(rules)
-    decider = Validator(Resident("/nowhere/policy.yaml", "/nowhere"), report)
+    decider = Decider(Resident("/nowhere/policy.yaml", "/nowhere"), report)
     decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]  # a policy without a file
     decider.removes_mounts = removes_mounts("containerd", version)
     return decider

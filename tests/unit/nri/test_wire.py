@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.nri import ttrpc
-from hook.nri.ttrpc import INCOMING_LIMIT, PLUGIN, RUNTIME, Demux, Violation, frames
+from hook.nri.ttrpc import FRAME_LIMIT, INCOMING_LIMIT, PLUGIN, RUNTIME, Violation, frames
 
 CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
 """Service and method of a Request as containerd 1.7 and 2.1 put them on the wire."""
@@ -50,25 +50,25 @@ def test_any_cuts_of_any_messages(sent: list[tuple[int, bytes]], data: st.DataOb
 def test_streams_in_frames_of_any_size_and_interleaved(parts: list[bytes]) -> None:
     """A message cut into frames anywhere, with another stream's frames in between."""
     body = message(5, b"".join(parts))
-    demux, assembler, found = Demux(), ttrpc.Assembler(), []
-    for part in [body[:7], body[7:11], body[11:]]:
-        for stream, payload in demux.feed(struct.pack(">II", PLUGIN, len(part)) + part + frames(RUNTIME, b"noise")):
-            if stream == PLUGIN:
-                found += assembler.feed(payload)
-    assert [arrived.payload for arrived in found] == [b"".join(parts)]
+    chunks = [struct.pack(">II", PLUGIN, len(part)) + part for part in (body[:7], body[7:11], body[11:])]
+    found = fed([chunk + frames(3, b"of a stream that nobody knows") for chunk in chunks])
+    assert [arrived.payload for _, arrived in found] == [b"".join(parts)]
 
 
 @given(st.binary(max_size=40000))
 def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
-    payloads = Demux().feed(frames(RUNTIME, data))
-    assert all(len(payload) <= 4096 and stream == RUNTIME for stream, payload in payloads)
-    assert b"".join(payload for _, payload in payloads) == data
+    wire, joined = frames(RUNTIME, data), b""
+    while wire:
+        stream, length = struct.unpack_from(">II", wire)
+        assert (stream, 0 < length <= FRAME_LIMIT == 4096) == (RUNTIME, True)
+        joined, wire = joined + wire[8 : 8 + length], wire[8 + length :]
+    assert joined == data
 
 
 @pytest.mark.parametrize("size", [INCOMING_LIMIT + 1, 0xFFFFFFFF])
 def test_an_oversized_frame_is_noticed_by_its_header(size: int) -> None:
     with pytest.raises(Violation, match="a frame of"):
-        Demux().feed(struct.pack(">II", PLUGIN, size))
+        fed([struct.pack(">II", PLUGIN, size)])
 
 
 def test_an_empty_frame_is_nothing() -> None:
@@ -119,12 +119,12 @@ def test_answer_is_encoded_as_protobuf_does(size: int) -> None:
 
 
 def test_nothing_is_kept_of_what_is_skipped() -> None:
-    demux, assembler = Demux(), ttrpc.Assembler()
+    streams = ttrpc.Streams()
     header = struct.pack(">IIBB", ttrpc.SKIP_LIMIT, 1, ttrpc.REQUEST, 0)
-    demux.feed(struct.pack(">II", PLUGIN, ttrpc.SKIP_LIMIT + 10))
+    streams.feed(struct.pack(">II", PLUGIN, ttrpc.SKIP_LIMIT + 10))
     tracemalloc.start()
     for piece in (header, *[bytes(1 << 16)] * 100):
-        assert [found for _, payload in demux.feed(piece) for found in assembler.feed(payload)] == []
+        assert streams.feed(piece) == []
     kept = tracemalloc.get_traced_memory()[0]
     tracemalloc.stop()
     assert kept < 1 << 18

@@ -211,6 +211,7 @@ def test_wrong_choice_is_refused_with_the_choices() -> None:
         ("apiVersion: reassert/v1\nkind: NodePolicy\n", "1:1: error: spec is missing"),
         ("apiVersion: v1\nkind: NodePolicy\nspec: {}", '1:13: error: apiVersion: "v1" must be "reassert/v1"'),
         ("apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n", "3:1: error: spec: nothing is not a mapping"),
+        ("apiVersion: reassert/v1\nkind: NodePolicy\nspec: {rules: 5}", "3:15: error: rules: 5 is not a list"),
         (
             "apiVersion: reassert/v1\nkind: NodePolicy\nspec: {rules: {a: b}}",
             "3:15: error: rules: a mapping is not a list",

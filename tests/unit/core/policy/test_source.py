@@ -19,10 +19,6 @@ def only(text: str | bytes) -> str:
     return line.removeprefix("policy.yaml:")
 
 
-def test_json_is_read_as_a_policy() -> None:
-    assert problems(document(RULE)) == []
-
-
 def test_json_indented_with_tabs_is_read_and_keeps_its_columns() -> None:
     data = json.loads(document(RULE))
     data["spec"]["mode"] = "Off"
