@@ -38,10 +38,9 @@ from hook.core.container.identity import Identity
 from hook.core.container.runtime_records import (
     STATE_JSON,
     STATUS,
+    bundle_from,
     bundle_of,
     from_sandbox,
-    from_state_json,
-    from_status,
 )
 from hook.core.container.spec import LIMIT
 from hook.core.decide import Case, Verdict
@@ -273,8 +272,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             if not base.startswith("/"):
                 raise Fallback(PATH)
             return (
-                kept.get(base + STATE_JSON, lambda: from_state_json(base))
-                or kept.get(base + STATUS, lambda: from_status(base))
+                kept.get(base + STATE_JSON, lambda: bundle_from(base, STATE_JSON))
+                or kept.get(base + STATUS, lambda: bundle_from(base, STATUS))
                 or from_sandbox(base)
             )
 

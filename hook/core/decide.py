@@ -145,9 +145,10 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         if identity.unproven:
-            from hook.core.container.dockershim import prove_for  # only docker's containers in a pod's cgroup load it
+            from hook.core.container.dockershim import prove  # only docker's containers in a pod's cgroup load it
 
-            self.identity = identity = prove_for(self.policy, identity)
+            asks = any("podSelector" in rule.conditions for rule in self.policy.candidates(None))
+            self.identity = identity = prove(identity, self.policy.kubelet_root, asks)
         if self.policy.asks and self.asks:
             from hook.core.facts.cri import learn  # few policies need it
 
@@ -218,7 +219,9 @@ class Case:
         other = other or self.inexact_claims or decided.node_paths or done.node_paths
         if not (made or decided.denials or decided.errors or other):
             return None
-        event = draft_event(self) if is_draft else container_event(self)
+        # Of a draft, which a later adapter completes, that adapter knows the rest itself.
+        draft: dict[str, object] = {"began": self.began[0], "adapter": self.adapter, **self.start}
+        event = draft if is_draft else container_event(self)
         if self.inexact_claims:
             event["claims"] = self.inexact_claims
         plan_event(event, decided, done, made)
@@ -260,11 +263,6 @@ def container_event(case: Case) -> "dict[str, object]":
         event["probe"] = True
     event.update(case.start)
     return event
-
-
-def draft_event(case: Case) -> "dict[str, object]":
-    """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
-    return {"began": case.began[0], "adapter": case.adapter, **case.start}
 
 
 def plan_event(
@@ -332,27 +330,11 @@ def verdict(case: Case, error: Exception) -> Verdict:
         case.policy = case.load()
     audit = case.policy.mode == AUDIT
     if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
-        event = denial_event(container_event(case), text, audit)
-        return Verdict("" if audit else case.refused(text), event)
-    ignored = case.policy.failure_policy == IGNORE and not short
-    starts = audit or ignored
-    event = error_event(container_event(case), text, starts, audit and not ignored)
-    return Verdict("" if starts else case.refused(text), event)
-
-
-def error_event(
-    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
-) -> "dict[str, object]":
-    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
-    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
-
-
-def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
-    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
-    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
-
-
-def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
+        name, key, starts = WOULD_DENY if audit else DENIED, "denials", audit
+    else:
+        ignored = case.policy.failure_policy == IGNORE and not short
+        name, key, starts = WOULD_DENY if audit and not ignored else ERROR, "errors", audit or ignored
+    event = container_event(case)
     event.update(event=name, level="warning" if starts else "error", applied=False)
-    event[key] = [{"rule": "", "message": message}]
-    return event
+    event[key] = [{"rule": "", "message": text}]
+    return Verdict("" if starts else case.refused(text), event)
