@@ -19,7 +19,7 @@ import pytest
 from e2e.agent.support import Agent, Cold
 from e2e.runtimes import EACH, real_runtime
 from e2e.stalled import stalling
-from e2e.support import REASSERT, Bundle, Running, another_root, need, run
+from e2e.support import REASSERT, RUNTIMES, Bundle, Running, another_root, need, run
 from hook.agent.answers import CALLER
 from hook.entry import protocol
 
@@ -162,7 +162,7 @@ def test_uid_0_without_a_capability_in_a_container(target: Target, each: str) ->
     target.assert_nothing_came(contained(target, real, NONE))
 
 
-@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("each", sorted(RUNTIMES))
 def test_a_privileged_container(target: Target, each: str) -> None:
     """Docker in docker: its starts are cold."""
     real = real_runtime(each, target.agent.node.directory)
@@ -182,27 +182,23 @@ def test_a_container_in_a_namespace_of_the_node(target: Target, shared: str) -> 
     target.assert_nothing_came(contained(target, real_runtime("runc", Path("/")), NONE, namespaces=kinds))
 
 
-def test_root_of_a_user_namespace_that_is_the_nodes_root(target: Target) -> None:
-    """Its uid 0 is the node's, so the kernel names it so, and it has all capabilities there."""
-    output = target.ask_by("unshare", "--user", "--map-root-user")
-    target.assert_nothing_came(output)
-    assert COLD_ANSWER in output
-
-
-@pytest.mark.parametrize("before", [("unshare", "--mount"), ("unshare", "--pid", "--fork")], ids=str)
-def test_another_namespace(target: Target, before: tuple[str, ...]) -> None:
-    output = target.ask_by(*before)
-    target.assert_nothing_came(output)
-    assert COLD_ANSWER in output
-
-
 REJOIN = "import ctypes, os, sys; root = os.open('/', os.O_PATH); assert not ctypes.CDLL(None).unshare(0x20000); "
 REJOIN += "os.fchdir(root); os.chroot('.'); os.execv(sys.argv[1], sys.argv[1:])"
+"""Another mount namespace with the agent's own root directory, by a descriptor from before."""
 
 
-def test_another_mount_namespace_with_the_nodes_own_root(target: Target) -> None:
-    """Its root directory is the mount that the agent has, by a descriptor from before."""
-    output = target.ask_by("/usr/bin/python3", "-c", REJOIN)
+@pytest.mark.parametrize(
+    "before",
+    [
+        ("unshare", "--mount"),
+        ("unshare", "--pid", "--fork"),
+        ("unshare", "--user", "--map-root-user"),  # its uid 0 is the node's root, and has all capabilities there
+        ("/usr/bin/python3", "-c", REJOIN),
+    ],
+    ids=["mount", "pid", "user", "mount with the node's root"],
+)
+def test_another_namespace(target: Target, before: tuple[str, ...]) -> None:
+    output = target.ask_by(*before)
     target.assert_nothing_came(output)
     assert COLD_ANSWER in output
 
@@ -308,7 +304,7 @@ time.sleep(100)
 """Callers whose root directory is in a volume."""
 
 
-@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("each", sorted(RUNTIMES))
 def test_callers_whose_root_directory_does_not_answer_hold_no_start_up(start: Cold, each: str) -> None:
     """uid 0 with CAP_SYS_CHROOT, which containerd gives each container; the socket's directory is read-only."""
     agent = start.agent
@@ -347,7 +343,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("each", sorted(RUNTIMES))
 def test_a_container_in_the_agents_place_is_not_asked(start: Cold, each: str) -> None:
     """uid 0 and no capability, with a writable hostPath of the socket's directory."""
     agent = start.agent

@@ -80,6 +80,7 @@ def test_each_reason(start: Start) -> None:
         b"reassert-agent/1\0Zword\0",
         b"reassert-agent/1\0C",
         b"reassert-agent/1\0Ctwo\0words\0",
+        b"reassert-agent/1\0A" + b"a" * 65535 + b"\0",
         None,
     ):
         assert answered(start, answer) == ("cold", "broken"), answer
@@ -196,37 +197,6 @@ def test_warm_starts_that_change_nothing_are_counted(start: Start) -> None:
     created()
     agent.stop(signal.SIGCONT)
     assert unchanged() == {"": 1}
-
-
-def test_the_status_has_the_last_starts_and_execs_that_leave_no_event(start: Start) -> None:
-    """By real runtime; those that the agent answered."""
-    agent, node = start.agent, start.agent.node
-    node.write_policy(POLICY.partition("    mounts:")[0])
-    run(str(REASSERT), "policy", "compile", *node.options()[:4])
-    state, process = node.directory / "state" / "0a", node.directory / "process.json"
-    state.mkdir(parents=True)
-    (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={start.bundle}"]}}))
-    config = {"process": {"env": [WANTED]}, "root": {"path": "r"}}
-    (start.bundle / "config.json").write_text(json.dumps(config))
-
-    def called(*arguments: str) -> None:
-        process.write_text(json.dumps({"args": ["sh"], "env": ["REQUESTS_CA_BUNDLE=x"]}))
-        command = [start.file, "--root", str(state.parent), *arguments, "0a"]
-        done = subprocess.run(command, capture_output=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert "exec" not in arguments or json.loads(process.read_text())["env"] == [WANTED]
-
-    def both() -> None:
-        called("create", "--bundle", str(start.bundle))
-        called("exec", "--process", str(process))
-
-    both()
-    asked = {of["exec"]: of for of in status(agent)["last"]}
-    for of in asked.values():
-        assert of["runtime"] == str(node.directory / "runc")
-        assert [(each["start"], each.get("cold")) for each in of["starts"]] == [("warm", None)]
-    assert sorted(asked) == [False, True]
-    assert [event for event in node.logged() if event["event"].startswith("container.")] == []
 
 
 # -- the NRI plugin in the same process

@@ -34,7 +34,7 @@ from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.entry import hook as hooks
 from hook.entry import protocol
-from unit.core.linux.test_look import Node
+from unit.core.linux.node import Node
 from unit.support import CONTAINERD, ROOT, config, document
 
 pytestmark = pytest.mark.root
