@@ -288,7 +288,9 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint, cached while the file is unchanged."""
-        _small(path, min(limit, _LARGEST_CHECKPOINT))
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_size > min(limit, _LARGEST_CHECKPOINT):
+                raise Fallback(SIZE)
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
@@ -421,12 +423,3 @@ def _few(data: bytes) -> bytes:
     if len(data) > _ENTRIES and data.count(b",") > _ENTRIES:
         raise Fallback(SIZE)
     return data
-
-
-def _small(path: str, limit: int) -> None:
-    try:
-        size = os.stat(path).st_size
-    except OSError:
-        return
-    if size > limit:
-        raise Fallback(SIZE)

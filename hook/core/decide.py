@@ -232,8 +232,32 @@ class Case:
         return event
 
     def failed(self, error: Exception) -> Verdict:
-        """The verdict when reassert could not decide or act, by `failurePolicy`."""
-        return verdict(self, error)
+        """The verdict when reassert could not decide or act. `failurePolicy` says whether the container starts.
+
+        But for two kinds of errors, which Enforce mode refuses.
+
+        A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
+        other, a shortage (`is_shortage`). In the agent this raises `error` for one: the agent then answers "start
+        cold", and that process has descriptors of its own.
+        """
+        short = is_shortage(error)
+        if short and self.start.get("start") == "warm":
+            raise error
+        text = describe(error)
+        if isinstance(error, OSError) and self.error_path not in text:
+            text = f"{self.error_path}: {text}"
+        if self.policy is None:  # it failed before the policy was loaded
+            self.policy = self.load()
+        audit = self.policy.mode == AUDIT
+        if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
+            name, key, starts = WOULD_DENY if audit else DENIED, "denials", audit
+        else:
+            ignored = self.policy.failure_policy == IGNORE and not short
+            name, key, starts = WOULD_DENY if audit and not ignored else ERROR, "errors", audit or ignored
+        event = container_event(self)
+        event.update(event=name, level="warning" if starts else "error", applied=False)
+        event[key] = [{"rule": "", "message": text}]
+        return Verdict("" if starts else self.refused(text), event)
 
     def milliseconds(self) -> float:
         """The time since the adapter began with this container."""
@@ -311,30 +335,3 @@ def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Se
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
-
-
-def verdict(case: Case, error: Exception) -> Verdict:
-    """`failurePolicy` says whether the container starts, but for two kinds of errors. Enforce mode refuses these.
-
-    A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
-    other, a shortage (`is_shortage`). In the agent this function raises `error` for one:
-    the agent then answers "start cold", and that process has descriptors of its own.
-    """
-    short = is_shortage(error)
-    if short and case.start.get("start") == "warm":
-        raise error
-    text = describe(error)
-    if isinstance(error, OSError) and case.error_path not in text:
-        text = f"{case.error_path}: {text}"
-    if case.policy is None:  # it failed before the policy was loaded
-        case.policy = case.load()
-    audit = case.policy.mode == AUDIT
-    if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
-        name, key, starts = WOULD_DENY if audit else DENIED, "denials", audit
-    else:
-        ignored = case.policy.failure_policy == IGNORE and not short
-        name, key, starts = WOULD_DENY if audit and not ignored else ERROR, "errors", audit or ignored
-    event = container_event(case)
-    event.update(event=name, level="warning" if starts else "error", applied=False)
-    event[key] = [{"rule": "", "message": text}]
-    return Verdict("" if starts else case.refused(text), event)

@@ -451,7 +451,6 @@ UNREACHED: dict[str, str] = {
     "container/runtime_records.py _sandbox_state": "one pass over gVisor's directory of states",
     "container/runtime_records.py record_in": "two names of files",
     "container/dockershim.py": "one pass over the mounts, and over names of the node's pods",
-    "container/identity.py identify": _ONE,
     "container/identity.py crio_image": _ONE,
     "container/identity.py _docker": _ONE,
     "container/identity.py _cgroup_uid": _ONE,
