@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from hook.agent.answers import CALLER, COLD, ERROR, Counters
 from hook.core.base.errors import Undecided, describe
@@ -189,15 +190,12 @@ class _Door:
         self._threads.discard(threading.current_thread())
 
 
-class Job:
+class Job(NamedTuple):
     """A request that a thread answers. `given`: the descriptor that came with it."""
 
-    __slots__ = ("client", "given", "request")
-
-    def __init__(self, client: Client, request: Request, given: int) -> None:
-        self.client = client
-        self.request = request
-        self.given = given
+    client: Client
+    request: Request
+    given: int
 
 
 class Clients:
@@ -259,7 +257,8 @@ class Clients:
                 time.sleep(0.01)
             return None
         finally:
-            self._listen()
+            with contextlib.suppress(OSError):  # `close` was called
+                self._poll.modify(self._listening, _ONCE)
         connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid:
@@ -271,12 +270,6 @@ class Clients:
             print(f"reassert: {describe(error)}", file=sys.stderr)
             return Client(connection, pid, -1, ERROR)
         return Client(connection, pid, -1, CALLER) if umask is None else Client(connection, pid, umask)
-
-    def _listen(self) -> None:
-        try:
-            self._poll.modify(self._listening, _ONCE)
-        except OSError:  # `close` was called
-            pass
 
     def _turn_away(self, client: Client) -> None:
         self._counters.answered(COLD, client.unproven, 0.0)

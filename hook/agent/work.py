@@ -38,10 +38,9 @@ from hook.core.container.identity import Identity
 from hook.core.container.runtime_records import (
     STATE_JSON,
     STATUS,
+    bundle_from,
     bundle_of,
     from_sandbox,
-    from_state_json,
-    from_status,
 )
 from hook.core.container.spec import LIMIT
 from hook.core.decide import Case, Verdict
@@ -273,8 +272,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             if not base.startswith("/"):
                 raise Fallback(PATH)
             return (
-                kept.get(base + STATE_JSON, lambda: from_state_json(base))
-                or kept.get(base + STATUS, lambda: from_status(base))
+                kept.get(base + STATE_JSON, lambda: bundle_from(base, STATE_JSON))
+                or kept.get(base + STATUS, lambda: bundle_from(base, STATUS))
                 or from_sandbox(base)
             )
 
@@ -289,7 +288,9 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
     def checkpoint(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint, cached while the file is unchanged."""
-        _small(path, min(limit, _LARGEST_CHECKPOINT))
+        with contextlib.suppress(OSError):
+            if os.stat(path).st_size > min(limit, _LARGEST_CHECKPOINT):
+                raise Fallback(SIZE)
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
@@ -422,12 +423,3 @@ def _few(data: bytes) -> bytes:
     if len(data) > _ENTRIES and data.count(b",") > _ENTRIES:
         raise Fallback(SIZE)
     return data
-
-
-def _small(path: str, limit: int) -> None:
-    try:
-        size = os.stat(path).st_size
-    except OSError:
-        return
-    if size > limit:
-        raise Fallback(SIZE)

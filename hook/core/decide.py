@@ -145,9 +145,10 @@ class Case:
         self.reads_node = True
         self.policy = self.load()
         if identity.unproven:
-            from hook.core.container.dockershim import prove_for  # only docker's containers in a pod's cgroup load it
+            from hook.core.container.dockershim import prove  # only docker's containers in a pod's cgroup load it
 
-            self.identity = identity = prove_for(self.policy, identity)
+            asks = any("podSelector" in rule.conditions for rule in self.policy.candidates(None))
+            self.identity = identity = prove(identity, self.policy.kubelet_root, asks)
         if self.policy.asks and self.asks:
             from hook.core.facts.cri import learn  # few policies need it
 
@@ -218,7 +219,9 @@ class Case:
         other = other or self.inexact_claims or decided.node_paths or done.node_paths
         if not (made or decided.denials or decided.errors or other):
             return None
-        event = draft_event(self) if is_draft else container_event(self)
+        # Of a draft, which a later adapter completes, that adapter knows the rest itself.
+        draft: dict[str, object] = {"began": self.began[0], "adapter": self.adapter, **self.start}
+        event = draft if is_draft else container_event(self)
         if self.inexact_claims:
             event["claims"] = self.inexact_claims
         plan_event(event, decided, done, made)
@@ -229,8 +232,32 @@ class Case:
         return event
 
     def failed(self, error: Exception) -> Verdict:
-        """The verdict when reassert could not decide or act, by `failurePolicy`."""
-        return verdict(self, error)
+        """The verdict when reassert could not decide or act. `failurePolicy` says whether the container starts.
+
+        But for two kinds of errors, which Enforce mode refuses.
+
+        A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
+        other, a shortage (`is_shortage`). In the agent this raises `error` for one: the agent then answers "start
+        cold", and that process has descriptors of its own.
+        """
+        short = is_shortage(error)
+        if short and self.start.get("start") == "warm":
+            raise error
+        text = describe(error)
+        if isinstance(error, OSError) and self.error_path not in text:
+            text = f"{self.error_path}: {text}"
+        if self.policy is None:  # it failed before the policy was loaded
+            self.policy = self.load()
+        audit = self.policy.mode == AUDIT
+        if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
+            name, key, starts = WOULD_DENY if audit else DENIED, "denials", audit
+        else:
+            ignored = self.policy.failure_policy == IGNORE and not short
+            name, key, starts = WOULD_DENY if audit and not ignored else ERROR, "errors", audit or ignored
+        event = container_event(self)
+        event.update(event=name, level="warning" if starts else "error", applied=False)
+        event[key] = [{"rule": "", "message": text}]
+        return Verdict("" if starts else self.refused(text), event)
 
     def milliseconds(self) -> float:
         """The time since the adapter began with this container."""
@@ -260,11 +287,6 @@ def container_event(case: Case) -> "dict[str, object]":
         event["probe"] = True
     event.update(case.start)
     return event
-
-
-def draft_event(case: Case) -> "dict[str, object]":
-    """The fields of an event that a later adapter completes: it knows the container itself (decision.complete)."""
-    return {"began": case.began[0], "adapter": case.adapter, **case.start}
 
 
 def plan_event(
@@ -313,46 +335,3 @@ def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Se
     if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
         event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
     return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
-
-
-def verdict(case: Case, error: Exception) -> Verdict:
-    """`failurePolicy` says whether the container starts, but for two kinds of errors. Enforce mode refuses these.
-
-    A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
-    other, a shortage (`is_shortage`). In the agent this function raises `error` for one:
-    the agent then answers "start cold", and that process has descriptors of its own.
-    """
-    short = is_shortage(error)
-    if short and case.start.get("start") == "warm":
-        raise error
-    text = describe(error)
-    if isinstance(error, OSError) and case.error_path not in text:
-        text = f"{case.error_path}: {text}"
-    if case.policy is None:  # it failed before the policy was loaded
-        case.policy = case.load()
-    audit = case.policy.mode == AUDIT
-    if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
-        event = denial_event(container_event(case), text, audit)
-        return Verdict("" if audit else case.refused(text), event)
-    ignored = case.policy.failure_policy == IGNORE and not short
-    starts = audit or ignored
-    event = error_event(container_event(case), text, starts, audit and not ignored)
-    return Verdict("" if starts else case.refused(text), event)
-
-
-def error_event(
-    event: "dict[str, object]", message: str, starts: bool, would_deny: bool = False
-) -> "dict[str, object]":
-    """The event about an error of reassert itself. `would_deny`: Enforce mode would refuse the container."""
-    return _without_plan(event, WOULD_DENY if would_deny else ERROR, "errors", message, starts)
-
-
-def denial_event(event: "dict[str, object]", message: str, starts: bool) -> "dict[str, object]":
-    """The event about a container that is refused under any policy. `starts`: the mode is Audit, so it starts."""
-    return _without_plan(event, WOULD_DENY if starts else DENIED, "denials", message, starts)
-
-
-def _without_plan(event: "dict[str, object]", name: str, key: str, message: str, starts: bool) -> "dict[str, object]":
-    event.update(event=name, level="warning" if starts else "error", applied=False)
-    event[key] = [{"rule": "", "message": message}]
-    return event

@@ -53,14 +53,23 @@ HELD = "policy.held"
 
 
 def is_probe(adapter: str, container_id: str, identity: Identity | None) -> bool:
-    """Whether the container is a probe, which `node verify` or `node install` started as root."""
-    try:
-        if not posix.access(PROBES, posix.F_OK) or not posix.listdir(PROBES):
-            return False  # as almost always
-    except OSError:
-        return False
+    """Whether the container is a probe, which `node verify` or `node install` started as root and marked in PROBES.
 
-    return is_marked(PROBES, adapter, container_id, identity)
+    No other user can mark a container as a probe: engines choose ids at random, and only root can write to the
+    directory. The pod's UID counts only over NRI and of containerd, for sandboxes. Elsewhere it may be a docker user's
+    annotation.
+    """
+    try:
+        # A list to compare with: an id is never used as a path.
+        marks = posix.listdir(PROBES) if posix.access(PROBES, posix.F_OK) else []
+        if not marks:  # as almost always
+            return False
+        trusted(PROBES)
+    except (OSError, ReassertError):
+        return False
+    if container_id in marks or identity is None:
+        return container_id in marks
+    return identity.uid in marks and (adapter == "nri" or identity.engine == CONTAINERD)
 
 
 def line(event: "dict[str, Any]") -> str:
@@ -216,20 +225,3 @@ def _within_shares(event: "dict[str, Any]", measured: "dict[str, tuple[int, str]
             small[key] = member
             rest -= size
     return encode(excerpt.with_notes(small, event))
-
-
-def is_marked(directory: str, adapter: str, container_id: str, identity: Identity | None) -> bool:
-    """Whether a file of the directory marks the container as a probe.
-
-    No other user can mark a container as a probe: engines choose ids at random, and only root can write to the
-    directory. The pod's UID counts only over NRI and of containerd, for sandboxes. Elsewhere it may be a docker user's
-    annotation.
-    """
-    try:
-        marks = posix.listdir(directory)  # a list to compare with: an id is never used as a path
-        trusted(directory)
-    except (OSError, ReassertError):
-        return False
-    if container_id in marks or identity is None:
-        return container_id in marks
-    return identity.uid in marks and (adapter == "nri" or identity.engine == CONTAINERD)

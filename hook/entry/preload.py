@@ -5,6 +5,7 @@ then, as after an update that removed this version's files. unit/test_import_bud
 """
 # ruff: noqa: F401  # loaded, not used
 
+import binascii
 import fcntl
 import json.decoder
 import zlib

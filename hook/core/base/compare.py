@@ -64,12 +64,6 @@ def glob_match(pattern: str, text: str) -> bool:
         return pattern == text
     if not text.startswith(start) or pattern == start + "*":
         return text.startswith(start)
-
-    return fits(pattern, text)
-
-
-def fits(pattern: str, text: str) -> bool:
-    """Whether the whole text matches; see `hook.core.base.compare.glob_match`."""
     first, *rest = pattern.split("*")
     if not rest:
         return len(pattern) == len(text) and _fits(pattern, text, 0)

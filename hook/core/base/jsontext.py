@@ -39,15 +39,13 @@ class _Context:
         raise Malformed(f"{name} is not JSON")
 
 
-def _distinct(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        raise Malformed(f"duplicate member {named(repr(twice(pairs)))}")
-    return result
-
-
 class _Strict(_Context):
-    object_pairs_hook = staticmethod(_distinct)
+    @staticmethod
+    def object_pairs_hook(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
+        result = dict(pairs)
+        if len(result) != len(pairs):
+            raise Malformed(f"duplicate member {named(repr(twice(pairs)))}")
+        return result
 
 
 def _not_json(value: object) -> object:
@@ -121,7 +119,6 @@ def strings_at(text: str, start: int) -> "tuple[object, int]":
 
 
 def _malformed(what: str, text: str, at: int) -> Malformed:
-
     return Malformed(f"{what} at {place(text, at)}")
 
 

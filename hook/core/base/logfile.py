@@ -50,7 +50,10 @@ def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, jo
     except OSError:
         taken = path == "/dev/null"
         if path.startswith(_OF_THE_NODE):
-            _count_lost()
+            try:
+                append_line(LOST, b"")  # a byte: atomic, and in memory, where a full disk does not matter
+            except OSError:
+                pass
     if journal:
         try:
             from hook.core.base.journal import send
@@ -59,14 +62,6 @@ def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, jo
         except Exception:  # noqa: S110  # nothing about a log stops a container
             pass
     return taken
-
-
-def _count_lost() -> None:
-    """Append a byte to LOST: atomic, and in memory, where a full disk does not matter."""
-    try:
-        append_line(LOST, b"")
-    except OSError:
-        pass
 
 
 def _open(path: str) -> "tuple[int, posix.stat_result]":

@@ -74,7 +74,7 @@ def allocations(checkpoint: bytes, uid: str, container: "str | None", path: str 
                 if not isinstance(response, str):
                     raise Malformed("an entry has no AllocResp")
                 ids = _device_ids(entry.get("DeviceIDs"))
-                result.append(Allocation(str(entry.get("ResourceName")), ids, base64(response)))
+                result.append(Allocation(str(entry.get("ResourceName")), ids, _unbase64(response)))
         return result
     except Malformed as error:
         remedy = f"drain the node, remove {path} and restart kubelet"
@@ -125,31 +125,14 @@ def _device_ids(value: object) -> "list[str]":
     return [str(item) for items in lists if isinstance(items, list) for item in items]
 
 
-_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+def _unbase64(text: str) -> bytes:
+    """Standard base64 with padding, as Go's encoding/json writes bytes. Raises Malformed."""
+    from binascii import a2b_base64  # a file to load in some builds of Python, only where something is allocated
 
-
-def base64(text: str) -> bytes:
-    """Standard base64 with padding, as Go's encoding/json writes bytes. Raises Malformed.
-
-    Importing `binascii` loads a file in many builds of Python, which takes longer than a few hundred bytes do here.
-    """
-    body = text.rstrip("=")
-    padding = len(text) - len(body)
-    if len(text) % 4 or padding > 2:
-        raise Malformed("AllocResp is not base64: wrong length")
-    table = {letter: number for number, letter in enumerate(_ALPHABET)}
-    result = bytearray()
     try:
-        for at in range(0, len(body), 4):
-            group = body[at : at + 4]
-            bits = 0
-            for letter in group:
-                bits = bits << 6 | table[letter]
-            size = len(group) * 6 // 8
-            result += (bits >> len(group) * 6 % 8).to_bytes(size, "big")
-    except KeyError as error:
-        raise Malformed(f"AllocResp is not base64: it holds {error.args[0]!r}") from None
-    return bytes(result)
+        return a2b_base64(text, strict_mode=True)
+    except ValueError as error:
+        raise Malformed(f"AllocResp is not base64: {error}") from None
 
 
 def fields(data: bytes) -> "list[tuple[int, int | bytes | None]]":

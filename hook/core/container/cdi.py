@@ -32,14 +32,6 @@ CONVERT_SECONDS = 20.0
 """How long a start waits for the conversion of a CDI spec from YAML to JSON."""
 
 
-def env_of_devices(names: "list[str]", directories: "tuple[str, ...]" = DIRECTORIES) -> "dict[str, list[str]]":
-    """The values that the specs of fully qualified devices (`vendor/class=name`) set, by env name.
-
-    Raises Undecided if a spec of these devices cannot be read, or if a user other than root can write to it.
-    """
-    return env_of(edits_of_devices(names, directories))
-
-
 def edits_of_claim(
     names: "list[str]", claim: str, directories: "tuple[str, ...]" = DIRECTORIES
 ) -> "list[tuple[str, dict[str, object]]]":
@@ -69,7 +61,8 @@ def edits_of_devices(
 ) -> "list[tuple[str, dict[str, object]]]":
     """The `containerEdits` that the specs of devices make, each with its device: the whole spec's, then the device's.
 
-    Raises Undecided as `env_of_devices`.
+    `names`: fully qualified (`vendor/class=name`). Raises Undecided if a spec of these devices cannot be read, or if a
+    user other than root can write to it.
     """
     found: list[tuple[str, dict[str, object]]] = []
     missing = list(names)

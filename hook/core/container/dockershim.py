@@ -11,10 +11,6 @@ from hook.core.base.jsontext import bounded, decode, parse
 from hook.core.base.system import is_shortage, read_file, trusted
 from hook.core.container.identity import APP_TYPES, DOCKER, SANDBOX, Identity
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hook.core.policy.model import Policy
-
 POD_LOGS = "/var/log/pods"
 """kubelet's directories of logs: NAMESPACE_NAME_UID. Only API server and kubelet decide what is in these names."""
 
@@ -28,12 +24,6 @@ _LIMIT, _ENTRIES = 1024 * 1024, 10_000
 """The most bytes and JSON entries of a file of dockerd. It holds what its user asked for; a usual one has a few KB."""
 
 _HEXADECIMAL = frozenset("0123456789abcdef")
-
-
-def prove_for(policy: "Policy", identity: Identity) -> Identity:
-    """The same as `prove`, with what a policy says and asks."""
-    asks = any("podSelector" in rule.conditions for rule in policy.candidates(None))
-    return prove(identity, policy.kubelet_root, asks)
 
 
 def prove(

@@ -48,6 +48,9 @@ CONTAINERD, CRIO, PODMAN, DOCKER = "containerd", "cri-o", "podman", "docker"
 _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN, "docker": DOCKER}
 
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
+_CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations
+_MANAGER = "io.container.manager"  # libpod's and CRI-O's; libpod does not overwrite an image's or a user's
+_KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet/types/labels.go
 
 
 class Identity:
@@ -106,11 +109,25 @@ def identify(spec: Spec, copied: bool = False) -> Identity:
     """
     cgroup = spec.linux.get("cgroupsPath")
     path = cgroup if isinstance(cgroup, str) else ""
-    engine = _engine(path, spec.where)
+    engine, annotations = _engine(path, spec.where), spec.annotations
     if engine == CONTAINERD:
-        return of_containerd(spec.annotations)
-
-    return identify_other(engine, spec, path, copied)
+        return _containerd(annotations)
+    if engine == CRIO:
+        return _crio(annotations)
+    if engine == PODMAN:
+        return _podman()
+    manager = annotations.get(_MANAGER)
+    claims_pod = any(key.startswith((CRI, _CRIO)) for key in annotations) or manager == "cri-o"
+    uid = _cgroup_uid(path)
+    if engine == DOCKER or not (claims_pod or _MANAGER in annotations):
+        return _docker(spec, uid, path)
+    if uid is None and manager == "libpod":  # podman without a cgroup; its user cannot make it a pod's container
+        return _podman()
+    if copied and CRI + "sandbox-id" in annotations:
+        return _containerd(annotations)
+    if copied and _CRIO + "ContainerType" in annotations:
+        return _crio(annotations)
+    return Identity("ambiguous", None)
 
 
 def _engine(cgroup: str, where: str) -> str:
@@ -139,7 +156,7 @@ def types_of(container_type: "str | None") -> "tuple[str, ...]":
     return APP_TYPES if container_type == CONTAINER else TYPES
 
 
-def of_containerd(annotations: "dict[str, str]") -> Identity:
+def _containerd(annotations: "dict[str, str]") -> Identity:
     """The identity of a container of containerd.
 
     Its CRI plugin writes these after the pod's annotations that `pod_annotations` and `container_annotations` allow. It
@@ -157,35 +174,6 @@ def of_containerd(annotations: "dict[str, str]") -> Identity:
         types=types,  # containerd's, in sandboxes too
         image=annotations.get(CRI + "image-name") if app else None,  # containerd's first name of the image's id
     )
-
-
-_CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations
-_MANAGER = "io.container.manager"  # libpod's and CRI-O's; libpod does not overwrite an image's or a user's
-_KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet/types/labels.go
-
-
-def identify_other(engine: str, spec: Spec, path: str, copied: bool) -> Identity:
-    """The identity of a container that containerd did not make, or that nothing proves to be of containerd.
-
-    `engine`: the proven one, or "". `path`: linux.cgroupsPath. `copied`: as for `identify`.
-    """
-    annotations = spec.annotations
-    if engine == CRIO:
-        return _crio(annotations)
-    if engine == PODMAN:
-        return _podman()
-    manager = annotations.get(_MANAGER)
-    claims_pod = any(key.startswith((CRI, _CRIO)) for key in annotations) or manager == "cri-o"
-    uid = _cgroup_uid(path)
-    if engine == DOCKER or not (claims_pod or _MANAGER in annotations):
-        return _docker(spec, uid, path)
-    if uid is None and manager == "libpod":  # podman without a cgroup; its user cannot make it a pod's container
-        return _podman()
-    if copied and CRI + "sandbox-id" in annotations:
-        return of_containerd(annotations)
-    if copied and _CRIO + "ContainerType" in annotations:
-        return _crio(annotations)
-    return Identity("ambiguous", None)
 
 
 def _crio(annotations: "dict[str, str]") -> Identity:

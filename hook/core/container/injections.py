@@ -60,16 +60,14 @@ class Specs:
 
     def of_kind(self, kind: str) -> Placed:
         """What all devices of the kinds that a glob matches place."""
-        return self._together([name for name in self.devices if glob_match(kind, name.partition("=")[0])])
+        return self.of([name for name in self.devices if glob_match(kind, name.partition("=")[0])])
 
     def of(self, names: "list[str]") -> Placed:
         """What these devices place. A name that no spec defines places nothing."""
-        return self._together([name for name in names if name in self.devices])
-
-    def _together(self, names: "list[str]") -> Placed:
         placed = Placed()
         for name in names:
-            placed.add(self.devices[name])
+            if name in self.devices:
+                placed.add(self.devices[name])
         return placed
 
 

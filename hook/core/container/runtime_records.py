@@ -29,7 +29,7 @@ _NAMES = ("runc", "crun", "youki", "runsc")
 
 def bundle_in(base: str) -> str:
     """The bundle in a container's state directory, of any runtime; "" if there is none."""
-    return from_state_json(base) or from_status(base) or from_sandbox(base)
+    return bundle_from(base, STATE_JSON) or bundle_from(base, STATUS) or from_sandbox(base)
 
 
 def record_in(base: str) -> "tuple[dict[str, Any], str]":
@@ -37,12 +37,10 @@ def record_in(base: str) -> "tuple[dict[str, Any], str]":
 
     Raises Undecided, OSError.
     """
-    state = _read_json(base + STATE_JSON)
-    if isinstance(state, dict):
-        return state, _bundle_of_state(state)
-    status = _read_json(base + STATUS)
-    if isinstance(status, dict):
-        return status, _bundle_of_status(status, base)
+    for name in (STATE_JSON, STATUS):
+        record = _read_json(base + name)
+        if isinstance(record, dict):
+            return record, _bundle_of(record, name, base)
     state = _sandbox_state(base)
     return (state, _bundle_member(state, "bundleDir")) if isinstance(state, dict) else ({}, "")
 
@@ -89,14 +87,22 @@ def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> 
     return [f"{directory.rstrip('/')}/{name}" for directory in above for name in names]
 
 
-def from_state_json(base: str) -> str:
-    """The bundle in state.json of runc or youki; "" if there is none."""
-    state = _read_json(base + STATE_JSON)
-    return _bundle_of_state(state) if isinstance(state, dict) else ""
+def bundle_from(base: str, name: str) -> str:
+    """The bundle in STATE_JSON of runc or youki, or in STATUS of crun; "" if there is none."""
+    record = _read_json(base + name)
+    return _bundle_of(record, name, base) if isinstance(record, dict) else ""
 
 
-def _bundle_of_state(state: "dict[str, Any]") -> str:
-    config = state.get("config")
+def _bundle_of(record: "dict[str, Any]", name: str, base: str) -> str:
+    """The bundle in a record.
+
+    crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device, and config.json may be
+    outside the bundle (`--config`). crun's own copy of config.json is next to the status.
+    """
+    bundle = _bundle_member(record)
+    if name == STATUS:
+        return base if bundle == "/" or (bundle and not _has_config(bundle) and _has_config(base)) else bundle
+    config = record.get("config")
     labels = config.get("labels") if isinstance(config, dict) else None
     found = [str(label) for label in labels if str(label).startswith("bundle=")] if isinstance(labels, list) else []
     if len(set(found)) > 1:
@@ -104,24 +110,7 @@ def _bundle_of_state(state: "dict[str, Any]") -> str:
         raise Undecided(
             "an annotation names another bundle than the container's, which runc would take; create it again"
         )
-    return found[0][len("bundle=") :] if found else _bundle_member(state)
-
-
-def from_status(base: str) -> str:
-    """The bundle in status of crun; "" if there is none.
-
-    crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device, and config.json may be
-    outside the bundle (`--config`). crun's own copy of config.json is next to the status.
-    """
-    status = _read_json(base + STATUS)
-    return _bundle_of_status(status, base) if isinstance(status, dict) else ""
-
-
-def _bundle_of_status(status: "dict[str, Any]", base: str) -> str:
-    bundle = _bundle_member(status)
-    if bundle == "/" or (bundle and not _has_config(bundle) and _has_config(base)):
-        return base
-    return bundle
+    return found[0][len("bundle=") :] if found else bundle
 
 
 def from_sandbox(base: str) -> str:

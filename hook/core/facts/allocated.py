@@ -53,7 +53,12 @@ def gather_allocated(
             facts.allocation_problem = _problem(error)
     patterns = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
-        _read_devices(facts, patterns)
+        from hook.core.facts.exclusive import gather_devices  # only a policy that uses it loads it
+
+        try:
+            facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
+        except (OSError, Undecided) as error:
+            facts.allocation_problem = _problem(error)
     for rule in rules:
         for allocation in facts.given():
             for source, _, _ in allocation.mounts if mounts.PART in rule.allocations else []:
@@ -85,9 +90,9 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
         facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container, path)
         names = [name for allocation in facts.allocations for name in allocation.cdi]
         if names:
-            from hook.core.container.cdi import env_of_devices
+            from hook.core.container.cdi import edits_of_devices, env_of
 
-            facts.cdi_env = env_of_devices(names)
+            facts.cdi_env = env_of(edits_of_devices(names))
     except FileNotFoundError:
         pass
     except (OSError, Undecided) as error:
@@ -145,15 +150,6 @@ def _read_claims(
             for _, each in edits:
                 claim.place(each)
     except Undecided as error:
-        facts.allocation_problem = _problem(error)
-
-
-def _read_devices(facts: Facts, patterns: "list[str]") -> None:
-    from hook.core.facts.exclusive import gather_devices  # only a policy that uses it loads it
-
-    try:
-        facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
-    except (OSError, Undecided) as error:
         facts.allocation_problem = _problem(error)
 
 

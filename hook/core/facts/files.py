@@ -1,10 +1,8 @@
 """Read the file of a `valueFrom.file`. For such rules; builtins only."""
 
-import posix
-
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.jsontext import Malformed, decode
-from hook.core.base.system import Untrusted, is_file, is_shortage, read_fd, trusted
+from hook.core.base.system import Untrusted, is_shortage, read_file, trusted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +24,8 @@ def read_value(facts: "Facts", path: str) -> None:
 
 def first_line(path: str) -> str:
     """The first line of a file that only root can write to. Raises Untrusted, Undecided, OSError."""
-    if not is_file(trusted(path)):
-        raise Undecided(f"{path} is not a regular file")
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
-    try:
-        line = read_fd(fd, VALUE_LIMIT, path).split(b"\n", 1)[0].rstrip(b"\r")
-    finally:
-        posix.close(fd)
+    trusted(path)
+    line = read_file(path, VALUE_LIMIT).split(b"\n", 1)[0].rstrip(b"\r")
     if b"\0" in line:
         raise Undecided(f"{path}: the first line contains a NUL byte")
     try:

@@ -26,7 +26,8 @@ def untouched(rules: "list[Rule]", facts: "Facts") -> "dict[str, str]":
     paths = _paths(audited) - _paths([rule for rule in rules if not rule.is_audited]) if audited else _paths(rules)
     if not paths:
         return {}
-    mounts = _mounts()
+    on = [(row.point, row.filesystem) for row in mount_table("thread-self").values()]
+    mounts = {point: "" if kind in LOCAL else kind for point, kind in on}
     kinds = {path: _remote(path, mounts) for path in sorted(paths)}
     found = {p: f"{p} is on {kind}, which may hang: not read in Audit mode" for p, kind in kinds.items() if kind}
     facts.unreadable.update(found)
@@ -38,14 +39,11 @@ def _paths(rules: "list[Rule]") -> "set[str]":
     return files | {mount.source for rule in rules for mount in rule.mounts if mount.source}
 
 
-def _mounts() -> "dict[str, str]":
-    """The type of the file system that is mounted at each path, "" if it is local. Raises OSError."""
-    kinds = [(row.point, row.filesystem) for row in mount_table("thread-self").values()]
-    return {point: "" if kind in LOCAL else kind for point, kind in kinds}
-
-
 def _remote(path: str, mounts: "dict[str, str]") -> str:
-    """The type of the first file system on the way to a path that may hang, or ""; symbolic links are followed."""
+    """The type of the first file system on the way to a path that may hang, or ""; symbolic links are followed.
+
+    `mounts`: the type of what is mounted at each path, "" if it is local. Raises OSError.
+    """
     pending = path.split("/")[::-1]
     at, links = "/", 0
     while pending:

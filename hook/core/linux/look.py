@@ -85,13 +85,8 @@ def look_at_processes(pid: int, rootfs: str, rule: str) -> list[Reason]:
     with `sharedProcesses: Refuse`. Raises Undecided, OSError.
     """
     table = mount_table(pid)
-    with Namespace(pid) as there:
-        root = there.directory(rootfs)
-        try:
-            own = table.get(mount_id(root))
-        finally:
-            posix.close(root)
-    prefix = (own.point if own else rootfs).rstrip("/")
+    with Namespace(pid, rootfs) as there:
+        _, prefix = there.mount_of_container(table)
     of_processes = [row for row in table.values() if row.filesystem == "proc"]
     nodes = {row.device for row in of_processes if not row.point.startswith(prefix + "/")}
     inside = [row for row in of_processes if row.point.startswith(prefix + "/") and row.device in nodes]
@@ -111,35 +106,26 @@ def look_at_node_paths(
     meant = {clean(str(mount["destination"])): nodepaths.is_read_only(mount) for mount in spec.mounts}
     linked = {path.rpartition("/")[2] for path, is_read_only in meant.items() if is_read_only}
     refuses = decided.policy.node_paths["reassert"] == nodepaths.REFUSE
-    with Namespace(pid) as there:
-        root = there.directory(rootfs)
-        try:
-            own = table.get(mount_id(root))
-            prefix = (own.point if own else rootfs).rstrip("/")
-            places = places_of(decided, table, there.root)
-            submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
-            volumes = [
-                row.device for row in submounts if row.root == "/"
-            ]  # without the private mounts that they lie on
-            mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
-            mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
+    with Namespace(pid, rootfs) as there:
+        own, prefix = there.mount_of_container(table)
+        places = places_of(decided, table, there.root)
+        submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
+        volumes = [row.device for row in submounts if row.root == "/"]  # without the private mounts that they lie on
+        mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
+        mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
-            def is_closed(at: str, row: Row) -> bool:
-                above = (
-                    next((path for path in (at, *parents(at)) if path in meant), at) if row.device in volumes else at
-                )
-                may_close = meant.get(above, at.rpartition("/")[2] in linked)
-                return _is_closed(there, root, at, row, refuses and may_close)
+        def is_closed(at: str, row: Row) -> bool:
+            above = next((path for path in (at, *parents(at)) if path in meant), at) if row.device in volumes else at
+            may_close = meant.get(above, at.rpartition("/")[2] in linked)
+            return _is_closed(there, at, row, refuses and may_close)
 
-            return reached(mounts, places, decided, is_closed, still_waits)
-        finally:
-            posix.close(root)
+        return reached(mounts, places, decided, is_closed, still_waits)
 
 
-def _is_closed(there: Namespace, root: int, at: str, row: Row, may_close: bool) -> bool:
+def _is_closed(there: Namespace, at: str, row: Row, may_close: bool) -> bool:
     """Whether no file can be written in a mount; after this, if config.json may mean it to be read-only."""
     try:
-        fd = open_in_root(root, at)
+        fd = open_in_root(there.container, at)
     except OSError as error:
         if is_shortage(error):
             raise
@@ -236,12 +222,9 @@ def _looked(
     sources: dict[str, posix.stat_result],
     still_waits: "Callable[[], None]",
 ) -> list[tuple[PlaceMount, MountMismatch]]:
-    with Namespace(pid) as there:
-        root = there.directory(rootfs)
-        try:
-            return View(there, root, mount_table(pid, still_waits), spec, sources, still_waits).problems(reserved)
-        finally:
-            posix.close(root)
+    with Namespace(pid, rootfs) as there:
+        table = mount_table(pid, still_waits)
+        return View(there, there.container, table, spec, sources, still_waits).problems(reserved)
 
 
 def _still(edit: PlaceMount, problem: MountMismatch) -> str:

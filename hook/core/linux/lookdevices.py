@@ -10,7 +10,7 @@ import posix
 from hook.core.base.errors import Unacceptable, named
 from hook.core.base.mountinfo import mount_table
 from hook.core.container.nodes import inode, number_of, words
-from hook.core.linux.mountns import Namespace, mount_id, open_in_root
+from hook.core.linux.mountns import Namespace, open_in_root
 from hook.core.reserve import Reason
 from hook.core.reserve.devices import KIND
 
@@ -42,14 +42,9 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     root as that namespace has it. Raises Undecided, Unacceptable, OSError.
     """
     table = mount_table(pid)
-    with Namespace(pid) as there:
-        root = there.directory(rootfs)
-        try:
-            own = table.get(mount_id(root))
-            prefix = own.point.rstrip("/") if own else rootfs.rstrip("/")
-            return devices_below(root, prefix, table, closed)
-        finally:
-            posix.close(root)
+    with Namespace(pid, rootfs) as there:
+        _, prefix = there.mount_of_container(table)
+        return devices_below(there.container, prefix, table, closed)
 
 
 def devices_below(

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 
+    from hook.core.base.mountinfo import Row
+
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
 
@@ -89,15 +91,17 @@ class OldKernel(Undecided):
 class Namespace:
     """The mount namespace of a process, entered for single system calls; 0: this process's own, which is not entered.
 
-    `root`: an O_PATH descriptor of its root directory. The calling thread must share its working directory with no
-    other (`own_directories`): setns(2) sets it, and comes back to `/`. Raises Undecided, OSError.
+    `root`: an O_PATH descriptor of its root directory. `container`: one of `rootfs`, a container's root there. The
+    calling thread must share its working directory with no other (`own_directories`): setns(2) sets it, and comes back
+    to `/`. Raises Undecided, OSError.
     """
 
-    __slots__ = ("_own", "_there", "pid", "root")
+    __slots__ = ("_own", "_rootfs", "_there", "container", "pid", "root")
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, rootfs: str = "") -> None:
         self.pid = pid
-        self._own = self._there = self.root = -1
+        self._rootfs = rootfs
+        self._own = self._there = self.root = self.container = -1
         try:
             if pid:
                 self._own = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
@@ -107,6 +111,8 @@ class Namespace:
                         "the container has no mount namespace of its own, and nothing is mounted in the node's"
                     )
             self.root = self.call(posix.open, "/", _DIRECTORY)
+            if rootfs:
+                self.container = self.directory(rootfs)
         except BaseException:
             self.close()
             raise
@@ -119,7 +125,7 @@ class Namespace:
 
     def close(self) -> None:
         """Close the descriptors."""
-        for fd in {self._own, self._there, self.root} - {-1}:
+        for fd in {self._own, self._there, self.root, self.container} - {-1}:
             posix.close(fd)
 
     def call(self, function: "Callable[..., int]", *arguments: object, **named: object) -> int:
@@ -145,6 +151,11 @@ class Namespace:
         return _openat2(
             self.root, path.lstrip("/"), posix.O_PATH | posix.O_DIRECTORY, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
         )
+
+    def mount_of_container(self, table: "dict[int, Row]") -> "tuple[Row | None, str]":
+        """The mount that holds the container's root, None if it came meanwhile, and the root's path, "" for `/`."""
+        own = table.get(mount_id(self.container))
+        return own, (own.point if own else self._rootfs).rstrip("/")
 
     def mountinfo(self) -> int:
         """A descriptor of the namespace's own table of mounts, whatever root its processes have. Raises OSError."""

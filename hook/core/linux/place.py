@@ -19,23 +19,19 @@ _S_IFMT, _S_IFDIR = 0o170000, 0o040000
 def placed(pid: int, rootfs: str, trees: list[tuple[PlaceMount, int]], spec: Spec) -> list[Reason]:
     """Mount detached trees at their paths; reasons where the image has no place for one."""
     denials: list[Reason] = []
-    with Namespace(pid) as there:
+    with Namespace(pid, rootfs) as there:
         shared = {row.id for row in mount_table(pid).values() if row.shared}
-        root = there.directory(rootfs)
-        try:
-            if mount_id(root) in shared:
-                there.set_attributes(root, [], rootfs, PRIVATE)
-            for edit, tree in trees:
-                try:
-                    _place(there, root, edit, tree, spec, shared)
-                except MountMismatch as problem:
-                    denials.append(Reason(edit.rule, KIND, str(problem)))
-        finally:
-            posix.close(root)
+        if mount_id(there.container) in shared:
+            there.set_attributes(there.container, [], rootfs, PRIVATE)
+        for edit, tree in trees:
+            try:
+                _place(there, edit, tree, spec, shared)
+            except MountMismatch as problem:
+                denials.append(Reason(edit.rule, KIND, str(problem)))
     return denials
 
 
-def _place(there: Namespace, root: int, edit: PlaceMount, tree: int, spec: Spec, shared: set[int]) -> None:
+def _place(there: Namespace, edit: PlaceMount, tree: int, spec: Spec, shared: set[int]) -> None:
     """Mount a tree, with what `allowBelow` lets through on top of it again. Raises MountMismatch.
 
     `shared`: ids of mounts that propagate what is mounted on them to the node (mount_namespaces(7)).
@@ -44,22 +40,22 @@ def _place(there: Namespace, root: int, edit: PlaceMount, tree: int, spec: Spec,
     try:
         for path in dict.fromkeys(clean(str(mount["destination"])) for mount in spec.mounts):
             if path in edit.companions and is_below(path, edit.name):
-                clone = _clone(there, root, path)
+                clone = _clone(there, path)
                 if clone >= 0:
                     kept.append((path, clone))
-        _mount(there, root, edit.name, tree, f"{named(edit.name)} cannot be reached inside the image", shared)
+        _mount(there, edit.name, tree, f"{named(edit.name)} cannot be reached inside the image", shared)
         for path, clone in kept:
             what = f"{named(path)}, which allowBelow lets through, has no place in the mount at {named(edit.name)}"
-            _mount(there, root, path, clone, what, shared, make=False)
+            _mount(there, path, clone, what, shared, make=False)
     finally:
         for _, clone in kept:
             posix.close(clone)
 
 
-def _clone(there: Namespace, root: int, path: str) -> int:
+def _clone(there: Namespace, path: str) -> int:
     """A copy of the mount at a path, -1 if nothing is there. Raises MountMismatch for what image or pod chose."""
     try:
-        fd = open_in_root(root, path)
+        fd = open_in_root(there.container, path)
         try:
             return there.clone_tree(fd, path)
         finally:
@@ -73,14 +69,12 @@ def _clone(there: Namespace, root: int, path: str) -> int:
         raise MountMismatch(f"{what}: {posix.strerror(error.errno or 0)}") from None
 
 
-def _mount(
-    there: Namespace, root: int, path: str, tree: int, complaint: str, shared: set[int], make: bool = True
-) -> None:
+def _mount(there: Namespace, path: str, tree: int, complaint: str, shared: set[int], make: bool = True) -> None:
     try:
-        target = _target(root, path, posix.fstat(tree).st_mode & _S_IFMT == _S_IFDIR, make)
+        target = _target(there.container, path, posix.fstat(tree).st_mode & _S_IFMT == _S_IFDIR, make)
         try:
             number = mount_id(target)
-            if number in shared and number != mount_id(root):
+            if number in shared and number != mount_id(there.container):
                 _hide(there, target, path)
             there.move_mount(tree, target, path)
         finally:

@@ -203,15 +203,6 @@ def _is_everything(rule: "Json") -> bool:
     return rule.get("type") in (None, "", "a")
 
 
-def _beginning(rules: "list[Json]") -> "tuple[int, bool]":
-    """After which rule the exceptions begin, and whether everything is allowed before them.
-
-    Without a rule for everything crun leaves all devices allowed, runc none.
-    """
-    last = max((at for at, rule in enumerate(rules) if _is_everything(rule)), default=-1)
-    return last + 1, last < 0 or bool(rules[last].get("allow"))
-
-
 def _scope(rule: "Json") -> "tuple[object, ...]":
     """What a cgroup rule is about: type, major and minor number, None for any number."""
     values = (rule.get("type"), *[None if rule.get(key) == -1 else rule.get(key) for key in ("major", "minor")])
@@ -236,12 +227,14 @@ def _numbers(number: "Number") -> "Json":
 class _Said:
     """What cgroup rules say about devices: of all rules for one scope only the last one about a letter counts.
 
-    So the time for all devices grows with the number of rules plus that of devices. `start`, `everything`: as
-    `_beginning`.
+    So the time for all devices grows with the number of rules plus that of devices. `start`: after which rule the
+    exceptions begin. `everything`: whether all is allowed before them; without a rule for everything crun leaves all
+    devices allowed, runc none.
     """
 
     def __init__(self, rules: "list[Json]") -> None:
-        self.start, self.everything = _beginning(rules)
+        last = max((at for at, rule in enumerate(rules) if _is_everything(rule)), default=-1)
+        self.start, self.everything = last + 1, last < 0 or bool(rules[last].get("allow"))
         self._last: dict[tuple[object, ...], dict[str, tuple[int, bool]]] = {}
         for at in range(self.start, len(rules)):
             letters = self._last.setdefault(_scope(rules[at]), {})

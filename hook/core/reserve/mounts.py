@@ -159,9 +159,13 @@ def deny_above(edit: "PlaceMount", above: "list[tuple[str, OciMount]]", outcome:
         outcome.deny(edit.rule, edit.kind, volume_above(above[0][0], edit.name))
     for path, mount in above:
         if _has(mount, "shared", "rshared"):
-            outcome.deny(edit.rule, edit.kind, _shared_above(path, edit.name))
+            what = f"mount {named(path)} is a volume above the reserved mount {named(edit.name)}"
+            why = "which would appear on the node (mountPropagation: Bidirectional)"
+            outcome.deny(edit.rule, edit.kind, f"{what}, {why}")
         elif edit.volumes_above and mount.get("type") in _NOTHING_MADE and not _has(mount, "bind", "rbind"):
-            outcome.deny(edit.rule, edit.kind, _nothing_made(path, mount, edit.name))
+            what = f"mount {named(path)} is above the reserved mount {named(edit.name)} and of type"
+            why = f"{named(str(mount['type']))}: no mount point can be made in it"
+            outcome.deny(edit.rule, edit.kind, f"{what} {why}")
 
 
 def volume_above(volume: str, path: str) -> str:
@@ -169,21 +173,6 @@ def volume_above(volume: str, path: str) -> str:
     return (
         f"mount {named(volume)} is a volume above the reserved mount {named(path)}; others who "
         "write to the volume could remove the reserved mount (volumesAbove: Allow permits it)"
-    )
-
-
-def _shared_above(volume: str, path: str) -> str:
-    """The reason to refuse a volume above a reserved mount if mounts in it appear on the node."""
-    return (
-        f"mount {named(volume)} is a volume above the reserved mount {named(path)}, which would appear on the node "
-        "(mountPropagation: Bidirectional)"
-    )
-
-
-def _nothing_made(volume: str, mount: "OciMount", path: str) -> str:
-    return (
-        f"mount {named(volume)} is above the reserved mount {named(path)} and of type {named(str(mount['type']))}: no "
-        "mount point can be made in it"
     )
 
 

@@ -180,6 +180,18 @@ class Cold:
         assert done.returncode in (0, WENT_COLD), done.stderr
         return reason_of(done.stderr) if done.returncode else ""
 
+    def told(self, *arguments: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None) -> tuple[str, str]:
+        """What the event of a start of the whole file says of it, before the hook completes it: `start` and `cold`."""
+        config = self.bundle / "config.json"
+        if "large" not in arguments:
+            config.write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}}))
+        command = [*before, self.full, *(arguments or ("create", "0a"))]
+        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=60, env=env)
+        assert done.returncode == 0, done.stderr
+        assert b"--cold" not in done.stdout.replace(b"--cold=forged", b"")
+        event = json.loads(json.loads(config.read_text())["annotations"]["reassert/decision"])["event"]
+        return event["start"], event.get("cold", "")
+
     def assert_right(self) -> None:
         """A start of the whole file gets a corrected config.json, by the agent or by a cold start."""
         self.reset()

@@ -19,7 +19,7 @@ import pytest
 from e2e.agent.support import Agent, Cold
 from e2e.runtimes import EACH, real_runtime
 from e2e.stalled import stalling
-from e2e.support import REASSERT, Bundle, Running, another_root, need, run
+from e2e.support import REASSERT, RUNTIMES, Bundle, Running, another_root, need, run
 from hook.agent.answers import CALLER
 from hook.entry import protocol
 
@@ -130,14 +130,18 @@ def target(agent: Agent) -> Iterator[Target]:
     assert agent.process and agent.process.poll() is None, agent.said()
 
 
-def contained(target: Target, real: str, spec: dict[str, object], **linux: object) -> str:
-    """What the sender prints in a container that has the socket's directory, read-only. `spec`: of its process."""
-    bundle = Bundle(
-        target.agent.node.directory / "sender", ["/usr/bin/python3", "/send.py", "/s/agent.sock", "/r", "0"]
-    )
+def with_python(agent: Agent, *arguments: str) -> Bundle:
+    """A container that runs the node's Python."""
+    bundle = Bundle(agent.node.directory / "caller", ["/usr/bin/python3", *arguments])
     for name in ("lib", "lib64"):
         (bundle.rootfs / name).symlink_to(f"usr/{name}")
     bundle.bind("/usr", "/usr", "ro")
+    return bundle
+
+
+def contained(target: Target, real: str, spec: dict[str, object], **linux: object) -> str:
+    """What the sender prints in a container that has the socket's directory, read-only. `spec`: of its process."""
+    bundle = with_python(target.agent, "/send.py", "/s/agent.sock", "/r", "0")
     bundle.bind(target.program, "/send.py", "ro")
     bundle.bind(target.requests, "/r", "ro")
     bundle.bind(target.agent.socket.parent, "/s", "ro")
@@ -162,7 +166,7 @@ def test_uid_0_without_a_capability_in_a_container(target: Target, each: str) ->
     target.assert_nothing_came(contained(target, real, NONE))
 
 
-@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("each", sorted(RUNTIMES))
 def test_a_privileged_container(target: Target, each: str) -> None:
     """Docker in docker: its starts are cold."""
     real = real_runtime(each, target.agent.node.directory)
@@ -182,27 +186,23 @@ def test_a_container_in_a_namespace_of_the_node(target: Target, shared: str) -> 
     target.assert_nothing_came(contained(target, real_runtime("runc", Path("/")), NONE, namespaces=kinds))
 
 
-def test_root_of_a_user_namespace_that_is_the_nodes_root(target: Target) -> None:
-    """Its uid 0 is the node's, so the kernel names it so, and it has all capabilities there."""
-    output = target.ask_by("unshare", "--user", "--map-root-user")
-    target.assert_nothing_came(output)
-    assert COLD_ANSWER in output
-
-
-@pytest.mark.parametrize("before", [("unshare", "--mount"), ("unshare", "--pid", "--fork")], ids=str)
-def test_another_namespace(target: Target, before: tuple[str, ...]) -> None:
-    output = target.ask_by(*before)
-    target.assert_nothing_came(output)
-    assert COLD_ANSWER in output
-
-
 REJOIN = "import ctypes, os, sys; root = os.open('/', os.O_PATH); assert not ctypes.CDLL(None).unshare(0x20000); "
 REJOIN += "os.fchdir(root); os.chroot('.'); os.execv(sys.argv[1], sys.argv[1:])"
+"""Another mount namespace with the agent's own root directory, by a descriptor from before."""
 
 
-def test_another_mount_namespace_with_the_nodes_own_root(target: Target) -> None:
-    """Its root directory is the mount that the agent has, by a descriptor from before."""
-    output = target.ask_by("/usr/bin/python3", "-c", REJOIN)
+@pytest.mark.parametrize(
+    "before",
+    [
+        ("unshare", "--mount"),
+        ("unshare", "--pid", "--fork"),
+        ("unshare", "--user", "--map-root-user"),  # its uid 0 is the node's root, and has all capabilities there
+        ("/usr/bin/python3", "-c", REJOIN),
+    ],
+    ids=["mount", "pid", "user", "mount with the node's root"],
+)
+def test_another_namespace(target: Target, before: tuple[str, ...]) -> None:
+    output = target.ask_by(*before)
     target.assert_nothing_came(output)
     assert COLD_ANSWER in output
 
@@ -235,8 +235,23 @@ def test_an_ordinary_user_with_an_open_socket(target: Target) -> None:
     target.assert_nothing_came(target.ask_by(uid=65534), "closed")
 
 
-REUSE = """
+HEIR = """
 import ctypes, os, signal, socket, subprocess, sys, time
+def heir_of(pid):
+    heir = None
+    while heir is None or heir.pid != pid:
+        if heir:
+            heir.kill()
+            heir.wait()
+        open("/proc/sys/kernel/ns_last_pid", "w").write(str(pid - 1))
+        heir = subprocess.Popen(["sleep", "60"])
+    return heir
+"""
+"""A process of the node, with all its rights, that gets the number of one that has ended."""
+
+REUSE = (
+    HEIR
+    + """
 path, frame, *command = sys.argv[1:]
 agent = subprocess.Popen(command)
 for _ in range(2000):
@@ -248,7 +263,7 @@ agent.send_signal(signal.SIGSTOP)
 os.waitid(os.P_PID, agent.pid, os.WSTOPPED)
 reader, writer = os.pipe()
 caller = os.fork()
-if caller == 0:  # connects without a capability, and leaves the connection to a process of its own
+if not caller:  # connects without a capability, and leaves the connection to a process of its own
     ctypes.CDLL(None).capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.connect(path)
@@ -263,19 +278,14 @@ if caller == 0:  # connects without a capability, and leaves the connection to a
     os._exit(0)
 os.close(writer)
 os.waitpid(caller, 0)
-heir = None
-while heir is None or heir.pid != caller:  # a process of the node, with all its rights, gets the number
-    if heir:
-        heir.kill()
-        heir.wait()
-    open("/proc/sys/kernel/ns_last_pid", "w").write(str(caller - 1))
-    heir = subprocess.Popen(["sleep", "60"])
+heir = heir_of(caller)
 agent.send_signal(signal.SIGCONT)
 print(os.read(reader, 1 << 17).decode())
 heir.kill()
 agent.terminate()
 agent.wait()
 """
+)
 """In a pid namespace of its own, where nobody else takes a number."""
 
 
@@ -308,19 +318,17 @@ time.sleep(100)
 """Callers whose root directory is in a volume."""
 
 
-@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("each", sorted(RUNTIMES))
 def test_callers_whose_root_directory_does_not_answer_hold_no_start_up(start: Cold, each: str) -> None:
     """uid 0 with CAP_SYS_CHROOT, which containerd gives each container; the socket's directory is read-only."""
     agent = start.agent
     assert not start.is_cold()
-    bundle = Bundle(agent.node.directory / "caller", ["/usr/bin/python3", "-c", CHROOTED])
-    for name in ("lib", "lib64"):
-        (bundle.rootfs / name).symlink_to(f"usr/{name}")
+    bundle = with_python(agent, "-c", CHROOTED)
     kinds = ("bounding", "effective", "permitted")
     bundle.spec["process"]["capabilities"] = {kind: ["CAP_SYS_CHROOT"] for kind in kinds}
     with stalling(agent.node.directory) as volume:
-        for source, path in ((Path("/usr"), "/usr"), (agent.socket.parent, "/s"), (volume.path, "/volume")):
-            bundle.bind(source, path, "ro")
+        bundle.bind(agent.socket.parent, "/s", "ro")
+        bundle.bind(volume.path, "/volume", "ro")
         bundle.save()
         with Running(real_runtime(each, agent.node.directory), bundle) as container:
             container.wait_for("chrooted")
@@ -347,15 +355,12 @@ while True:
 """
 
 
-@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("each", sorted(RUNTIMES))
 def test_a_container_in_the_agents_place_is_not_asked(start: Cold, each: str) -> None:
     """uid 0 and no capability, with a writable hostPath of the socket's directory."""
     agent = start.agent
     assert not start.is_cold()
-    bundle = Bundle(agent.node.directory / "liar", ["/usr/bin/python3", "-c", IN_ITS_PLACE, protocol.go().hex()])
-    for name in ("lib", "lib64"):
-        (bundle.rootfs / name).symlink_to(f"usr/{name}")
-    bundle.bind(Path("/usr"), "/usr", "ro")
+    bundle = with_python(agent, "-c", IN_ITS_PLACE, protocol.go().hex())
     bundle.bind(agent.socket.parent, "/s")
     bundle.spec["process"].update(NONE)
     bundle.save()
@@ -365,8 +370,9 @@ def test_a_container_in_the_agents_place_is_not_asked(start: Cold, each: str) ->
         start.assert_right()
 
 
-INHERITED = """
-import ctypes, os, socket, subprocess, sys
+INHERITED = (
+    HEIR
+    + """
 path, answer, file = sys.argv[1:]
 ready, write = os.pipe()
 liar = os.fork()
@@ -385,16 +391,11 @@ if liar == 0:  # listens, and leaves the socket to a process of its own
         connection.close()
 os.read(ready, 1)
 os.waitpid(liar, 0)
-heir = None
-while heir is None or heir.pid != liar:  # a process of the node gets the number
-    if heir:
-        heir.kill()
-        heir.wait()
-    open("/proc/sys/kernel/ns_last_pid", "w").write(str(liar - 1))
-    heir = subprocess.Popen(["sleep", "60"])
+heir_of(liar)
 done = subprocess.run([file, "create", "0a"], stderr=subprocess.PIPE)
 print(done.returncode, done.stderr.decode())
 """
+)
 """In a pid namespace of its own, where nobody else takes a number, and which ends with it."""
 
 

@@ -1,90 +1,18 @@
-"""Everything after which a start is cold, and right all the same."""
+"""What starts cold, and is right all the same. test_told.py has each reason, unit/agent/test_front.py front's own."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import socket
 import subprocess
-import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
-from e2e.support import POLICY, RUNTIMES, Bundle, Running, another_root, need, run
-from hook.entry import protocol
+from e2e.support import RUNTIMES, Bundle, Running, another_root, need, run
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
-
-
-def test_warm_where_nothing_is_wrong(start: Cold) -> None:
-    assert not start.is_cold()
-    start.assert_right()
-
-
-def test_cold_without_a_socket(start: Cold) -> None:
-    start.agent.stop()
-    assert not start.agent.socket.exists()
-    assert start.reason() == "absent"
-    start.assert_right()
-
-
-def test_cold_before_a_socket_that_nobody_serves(start: Cold) -> None:
-    start.agent.stop(signal.SIGKILL)
-    assert start.agent.socket.exists()
-    assert start.reason() == "absent"
-    start.assert_right()
-    start.agent.start()  # in the place of the dead one's
-    assert not start.is_cold()
-
-
-ANOTHER = """
-import os, socket, sys
-os.chdir(sys.argv[1])
-listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-os.setuid(65534)
-listener.bind("agent.sock")
-listener.listen()
-print(1, flush=True)
-while True:
-    connection, _ = listener.accept()
-    try:
-        connection.recv(1 << 17)
-        connection.send(bytes.fromhex(sys.argv[2]))
-    except OSError:
-        pass
-"""
-
-
-@pytest.mark.users
-@pytest.mark.parametrize("answer", [protocol.go(), protocol.changed(["create", "0b"]), protocol.refused(0, "")])
-def test_no_agent_of_another_user_is_obeyed(start: Cold, answer: bytes) -> None:
-    """Whatever it answers: it would start containers uncorrected."""
-    directory = start.agent.node.directory / "theirs"
-    directory.mkdir()
-    directory.chmod(0o777)
-    header = Path(start.file).read_text().partition("\n\n")[0]
-    header = header.replace(str(start.agent.socket), str(directory / "agent.sock"))
-    Path(start.file).write_text(f'{header}\n\necho "$1" >&2\nexit {WENT_COLD}\n')
-    command = ["/usr/bin/python3", "-c", ANOTHER, str(directory), answer.hex()]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
-        try:
-            assert other.stdout and other.stdout.readline()
-            done = subprocess.run([start.file, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
-        finally:
-            other.kill()
-    assert (done.returncode, done.stdout, done.stderr) == (WENT_COLD, b"", b"--cold=peer\n")
-
-
-def test_cold_with_a_stopped_agent_after_a_second(start: Cold) -> None:
-    start.agent.stop(signal.SIGSTOP)
-    began = time.monotonic()
-    assert start.reason() == "timeout"
-    assert time.monotonic() - began > 0.9, "the deadline was waited for"
-    start.assert_right()
 
 
 @pytest.mark.parametrize("real", RUNTIMES.values())
@@ -108,16 +36,13 @@ def test_reserved_mount_that_could_be_remounted_is_replaced_by_a_cold_start(
     assert event["cold"] == "mount"
 
 
-@pytest.mark.parametrize("kind", ["-m", "-U", "-pf"])
-def test_cold_in_another_namespace(start: Cold, kind: str) -> None:
-    assert start.reason(before=("unshare", kind)) == "peer"
-    assert not start.is_cold()
-
-
-def test_cold_with_another_root(start: Cold) -> None:
+def test_cold_in_another_namespace_and_with_another_root(start: Cold) -> None:
+    for kind in ("-m", "-U", "-pf"):
+        assert start.reason(before=("unshare", kind)) == "peer"
     with another_root() as root:
         before = ("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x")
         assert start.reason(before=before) == "caller"
+    assert not start.is_cold()
 
 
 def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:
@@ -142,65 +67,6 @@ def test_a_refusal_is_cold_with_a_log_that_means_something_else_to_the_agent(sta
     )
     assert done.stderr.count(b"config.json: ") == 2, "on standard error, and in the log, which is the same"
     assert [event["cold"] for event in start.agent.node.logged()[before:]] == ["path"]
-
-
-def test_cold_while_a_changed_policy_is_not_compiled(start: Cold) -> None:
-    assert not start.is_cold()
-    start.agent.node.write_policy(POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"))
-    assert start.reason() == "policy"
-    start.reset()
-    run(start.full, "create", "0a", cwd=str(start.bundle))
-    assert "REQUESTS_CA_BUNDLE=/new.pem" in (start.bundle / "config.json").read_text()
-    assert not start.is_cold()
-
-
-def test_cold_for_a_larger_frame_and_more_arguments_than_front_has_room_for(start: Cold) -> None:
-    assert start.reason("create", "0a", "x" * 70000) == "request"
-    assert start.reason("create", "0a", *["x"] * 40000) == "request"
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"",
-        b"x",
-        b"reassert-agent/1",
-        b"reassert-agent/1\0",
-        b"reassert-agent/2\0G",
-        b"reassert-agent/1\0Gx\0",
-        b"reassert-agent/1\0A",
-        b"reassert-agent/1\0Acreate",
-        b"reassert-agent/1\0A" + b"a\0" * 1025,
-        b"reassert-agent/1\0A" + b"a" * 65535 + b"\0",
-        b"reassert-agent/1\0R\0no\0",
-        b"reassert-agent/1\0T\0",
-        None,
-    ],
-    ids=lambda answer: repr(answer)[:40],
-)
-def test_cold_after_a_broken_answer(start: Cold, answer: bytes | None) -> None:
-    start.agent.stop()
-    start.agent.socket.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(start.agent.socket))
-        listener.listen()
-
-        def serve() -> None:
-            connection, _ = listener.accept()
-            connection.recv(1 << 17)
-            if answer is not None:
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-                connection.send(answer)
-                time.sleep(0.05)
-            connection.close()
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        assert start.reason() == ("exec" if answer and len(answer) == 2068 else "broken")
-        thread.join()
-
-
-# -- clients that are no front
 
 
 def test_cold_for_what_takes_the_other_threads_time(start: Cold) -> None:

@@ -309,28 +309,6 @@ def test_hooks_that_only_verify(both: Both, name: str, flags: list[str]) -> None
             both.same(config(data), [*flags, stage], hook=True, input=text)
 
 
-def test_what_a_runtime_is_given(both: Both) -> None:
-    """The environment byte for byte, the umask, ignored signals, and no descriptor more."""
-    both.real.write_text(
-        "#!/bin/busybox sh\n/bin/busybox tr '\\0' '\\n' < /proc/self/environ | /bin/busybox grep -v '^_=' \n"
-        "/bin/busybox grep -E 'Sig(Ign|Blk|Cgt)|Umask' /proc/self/status\n/bin/busybox ls /proc/$$/fd\n"
-    )
-    environment = {"LD_LIBRARY_PATH": "", "PYTHONPATH": "/x", "_PYI_ARCHIVE_FILE": "/y", "É": "\udcff", "E": ""}
-    call = ["env", "--ignore-signal=HUP,PIPE", "--block-signal=CHLD", "-i"]
-    raw = [os.fsencode(f"{name}={value}") for name, value in environment.items()]
-
-    def given(file: str) -> bytes:
-        command = [*call, *raw, "/bin/busybox", "sh", "-c", 'exec "$@" 9</dev/null', "x", file, "create", "0a"]
-        return subprocess.run(
-            command, cwd=both.bundle, stdin=subprocess.DEVNULL, capture_output=True, check=True
-        ).stdout
-
-    both.policy("plain")
-    both.bundle.mkdir(parents=True)
-    config(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "mounts": []}).encode())(both.bundle)
-    assert given(both.warm) == given(str(both.real))
-
-
 def test_a_refusal_whose_message_has_no_reader(both: Both) -> None:
     """The exit status is the refusal's, not SIGPIPE's."""
     both.policy("plain")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from unit.nri.support import Peer, create_request
 
-from e2e.agent.support import PRINTER, Agent
+from e2e.agent.support import Agent, Cold
 from e2e.agent.test_agent import RUNC, WANTED
 from e2e.support import POLICY, REASSERT, Bundle, Running, run
 from hook.agent.answers import REASONS
@@ -26,33 +26,7 @@ FRONTS = ("unreadable", "absent", "peer", "busy", "timeout", "broken", "request"
 """front's own reasons."""
 
 
-class Start:
-    """Containers that are created through front; what the event says of their start, before the hook completes it."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-        self.file = agent.before(PRINTER)
-        self.bundle = agent.node.directory / "bundle"
-        self.bundle.mkdir()
-
-    def told(self, *arguments: str, before: tuple[str, ...] = (), env: dict[str, str] | None = None) -> tuple[str, str]:
-        config = self.bundle / "config.json"
-        if "large" not in arguments:
-            config.write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}}))
-        command = [*before, self.file, *(arguments or ("create", "0a"))]
-        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=60, env=env)
-        assert done.returncode == 0, done.stderr
-        assert b"--cold" not in done.stdout.replace(b"--cold=forged", b"")
-        event = json.loads(json.loads(config.read_text())["annotations"]["reassert/decision"])["event"]
-        return event["start"], event.get("cold", "")
-
-
-@pytest.fixture
-def start(agent: Agent) -> Start:
-    return Start(agent)
-
-
-def test_each_reason(start: Start) -> None:
+def test_each_reason(start: Cold) -> None:
     agent, node = start.agent, start.agent.node
     assert start.told() == ("warm", "")
     assert start.told("create", "--bundle", "/proc/self/cwd", "0a") == ("cold", "path")
@@ -67,7 +41,7 @@ def test_each_reason(start: Start) -> None:
         json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}, "x": "y" * (5 << 20)})
     )
     assert start.told("create", "large") == ("cold", "size")
-    Path(start.file).write_text(Path(start.file).read_text().replace(f"# store: {node.store}", "# store: /other"))
+    Path(start.full).write_text(Path(start.full).read_text().replace(f"# store: {node.store}", "# store: /other"))
     assert start.told() == ("cold", "options")
     agent.dispatcher(str(node.directory / "runc"))
     agent.stop(signal.SIGSTOP)
@@ -80,18 +54,19 @@ def test_each_reason(start: Start) -> None:
         b"reassert-agent/1\0Zword\0",
         b"reassert-agent/1\0C",
         b"reassert-agent/1\0Ctwo\0words\0",
+        b"reassert-agent/1\0A" + b"a" * 65535 + b"\0",
         None,
     ):
         assert answered(start, answer) == ("cold", "broken"), answer
     assert answered(start, b"reassert-agent/1\0Cpolicy\0") == ("cold", "policy")
     assert answered(start, b"reassert-agent/1\0C$(id) `id`; x\0") == ("cold", "unknown")
     assert answered(start, b"reassert-agent/1\0C" + b"l" * 5000 + b"\0") == ("cold", "l" * 31)
-    text = Path(start.file).read_text()
-    Path(start.file).write_text(text.replace("# socket: ", "# nosocket: "))
+    text = Path(start.full).read_text()
+    Path(start.full).write_text(text.replace("# socket: ", "# nosocket: "))
     assert start.told() == ("cold", "unreadable")
 
 
-def answered(start: Start, answer: bytes | None) -> tuple[str, str]:
+def answered(start: Cold, answer: bytes | None) -> tuple[str, str]:
     """The same with a program in the agent's place that gives this answer to one client."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(start.agent.socket))
@@ -109,14 +84,14 @@ def answered(start: Start, answer: bytes | None) -> tuple[str, str]:
             start.agent.socket.unlink()
 
 
-def test_nobody_else_says_why(start: Start) -> None:
+def test_nobody_else_says_why(start: Cold) -> None:
     """An engine's own --cold is an argument of the runtime like any other, and the environment says nothing."""
     forged = {"PATH": os.defpath, "cold": "forged", "reassert_cold": "--cold=forged", "REASSERT_COLD": "forged"}
     assert start.told("--cold=forged", "create", "0a", env=forged) == ("warm", "")
     start.agent.stop()
     assert start.told("--cold=forged", "create", "0a", "--cold=forged", env=forged) == ("cold", "absent")
     cold = start.agent.node.dispatcher(str(start.agent.node.directory / "runc"))  # without front
-    start.file = cold
+    start.full = cold
     assert start.told() == ("cold", "")
 
 
@@ -150,7 +125,7 @@ def status(agent: Agent) -> dict[str, Any]:
     return found
 
 
-def test_the_status_and_the_event_at_the_end(start: Start) -> None:
+def test_the_status_and_the_event_at_the_end(start: Cold) -> None:
     agent = start.agent
     assert start.told() == ("warm", "")
     assert start.told("create", "--bundle", "/proc/self/cwd", "0a") == ("cold", "path")
@@ -171,14 +146,14 @@ def test_the_status_and_the_event_at_the_end(start: Start) -> None:
     assert "no agent answers" in done.stderr
 
 
-def test_warm_starts_that_change_nothing_are_counted(start: Start) -> None:
+def test_warm_starts_that_change_nothing_are_counted(start: Cold) -> None:
     """They leave no event. A cold one is not counted."""
     agent, scrape = start.agent, start.agent.node.directory / "run" / "metrics.sock"
     config = start.bundle / "config.json"
 
     def created() -> None:
         config.write_text(json.dumps({"process": {"env": [WANTED]}, "root": {"path": "r"}}))
-        done = subprocess.run([start.file, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
+        done = subprocess.run([start.full, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
         assert done.returncode == 0, done.stderr
         assert "container." not in agent.node.events.read_text()
 
@@ -198,41 +173,10 @@ def test_warm_starts_that_change_nothing_are_counted(start: Start) -> None:
     assert unchanged() == {"": 1}
 
 
-def test_the_status_has_the_last_starts_and_execs_that_leave_no_event(start: Start) -> None:
-    """By real runtime; those that the agent answered."""
-    agent, node = start.agent, start.agent.node
-    node.write_policy(POLICY.partition("    mounts:")[0])
-    run(str(REASSERT), "policy", "compile", *node.options()[:4])
-    state, process = node.directory / "state" / "0a", node.directory / "process.json"
-    state.mkdir(parents=True)
-    (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={start.bundle}"]}}))
-    config = {"process": {"env": [WANTED]}, "root": {"path": "r"}}
-    (start.bundle / "config.json").write_text(json.dumps(config))
-
-    def called(*arguments: str) -> None:
-        process.write_text(json.dumps({"args": ["sh"], "env": ["REQUESTS_CA_BUNDLE=x"]}))
-        command = [start.file, "--root", str(state.parent), *arguments, "0a"]
-        done = subprocess.run(command, capture_output=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert "exec" not in arguments or json.loads(process.read_text())["env"] == [WANTED]
-
-    def both() -> None:
-        called("create", "--bundle", str(start.bundle))
-        called("exec", "--process", str(process))
-
-    both()
-    asked = {of["exec"]: of for of in status(agent)["last"]}
-    for of in asked.values():
-        assert of["runtime"] == str(node.directory / "runc")
-        assert [(each["start"], each.get("cold")) for each in of["starts"]] == [("warm", None)]
-    assert sorted(asked) == [False, True]
-    assert [event for event in node.logged() if event["event"].startswith("container.")] == []
-
-
 # -- the NRI plugin in the same process
 
 
-def test_the_nri_plugin_in_the_agent(start: Start) -> None:
+def test_the_nri_plugin_in_the_agent(start: Cold) -> None:
     agent = start.agent
     agent.stop()
     path = agent.node.directory / "nri.sock"
@@ -275,7 +219,7 @@ def scraped(path: Path) -> str:
     return found.decode()
 
 
-def test_wrong_options_of_the_plugin_end_the_agent_at_once(start: Start) -> None:
+def test_wrong_options_of_the_plugin_end_the_agent_at_once(start: Cold) -> None:
     agent = start.agent
     agent.stop()
     command = [str(REASSERT), "agent", "--socket", str(agent.socket), *agent.node.options(), "--nri"]

@@ -6,7 +6,6 @@ import _socket
 import array
 import json
 import os
-import resource
 import select
 import socket
 import stat
@@ -16,7 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,8 @@ from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.entry import hook as hooks
 from hook.entry import protocol
-from unit.core.linux.test_look import Node
+from unit.core.linux.node import Node
+from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
 
 pytestmark = pytest.mark.root
@@ -255,32 +255,16 @@ def test_caller_needs_the_agents_rights_and_namespaces(root_dir: Path, other: li
         listener.listen()
         listener.settimeout(60)
         command = [*other, sys.executable, "-c", CALL, f"{root_dir}/sock"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, umask=0o31) as process:
-            connection = _socket.socket(fileno=listener._accept()[0])
+        with (
+            subprocess.Popen(command, stdout=subprocess.PIPE, umask=0o31) as process,
+            closing(_socket.socket(fileno=listener._accept()[0])) as connection,
+        ):
             pid = UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, UCRED.size))[0]
             assert Kernel().umask_of(connection, pid) == (0o31 if is_trusted else None)
             assert Kernel().umask_of(connection, 1 << 30) is None
             connection.send(b"x")
             assert process.communicate(timeout=60)[0] == b"x"
             assert Kernel().umask_of(connection, pid) is None, "it has ended"
-            connection.close()
-
-
-@contextmanager
-def free_descriptors(count: int) -> Iterator[None]:
-    """This process may open so many files more."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest = os.open("/", os.O_PATH)
-    os.close(lowest)
-    taken = [os.open("/", os.O_PATH) for _ in range(64)]  # no gap is left below the limit
-    top = max(*taken, lowest) + 1
-    resource.setrlimit(resource.RLIMIT_NOFILE, (top + count, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        for fd in taken:
-            os.close(fd)
 
 
 @pytest.mark.parametrize("free", range(4))
@@ -388,18 +372,8 @@ def test_systemds_socket_is_taken_over_and_not_removed(
         listener.bind(f"{agent.directory}/run/systemds")
         listener.listen()
         script = f'exec 3<&"$1"; shift; {given} exec "$@"'
-        command = [
-            "bash",
-            "-c",
-            script,
-            "x",
-            str(listener.fileno()),
-            sys.executable,
-            "-c",
-            LISTEN,
-            str(ROOT),
-            agent.path,
-        ]
+        program = [sys.executable, "-c", LISTEN, str(ROOT), agent.path]
+        command = ["bash", "-c", script, "x", str(listener.fileno()), *program]
         done = subprocess.run(command, pass_fds=[listener.fileno()], capture_output=True, text=True, check=True)
     assert done.stdout.endswith(f"{found}\n"), done
 

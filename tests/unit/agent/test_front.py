@@ -343,8 +343,8 @@ def test_a_request_may_be_as_long_as_a_frame_and_no_longer(tmp_path: Path, front
 def test_an_agent_of_another_user_is_not_obeyed(tmp_path: Path, front: Path) -> None:
     hook = Front(tmp_path, front)
     assert hook.run("x", answer=protocol.go())[0] == 0
-    assert hook.run("x", answer=protocol.go(), user=65534)[1] == b"--cold=peer|x|the state"
-    assert not hook.run("x", answer=protocol.refused(1, "why\n"), user=65534)[2]
+    for answer in (protocol.go(), protocol.changed(["create", "0b"]), protocol.refused(0, "why\n")):
+        assert hook.run("x", answer=answer, user=65534) == (7, b"--cold=peer|x|the state", b"")
 
 
 @pytest.mark.root

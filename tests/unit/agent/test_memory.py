@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import stat
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from hook.agent.answers import Fallback
 from hook.agent.filecache import SETTLED_NS
 from hook.agent.memory import Memory, lasts
 from hook.core.policy.compiler import refresh
+from unit.shortage import free_descriptors
 from unit.support import document
 
 RULE = {"name": "r", "env": [{"name": "CA", "value": "/ca.pem"}]}
@@ -60,13 +60,8 @@ def test_a_policy_with_times_in_whole_seconds_is_kept_after_its_second() -> None
 
 def test_a_store_that_could_not_be_read_once_is_read_again(memory: Memory) -> None:
     """For example while no descriptor was free. Else every later start would be cold."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
-    try:
-        with pytest.raises(Fallback):
-            memory.policy()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with free_descriptors(0), pytest.raises(Fallback):
+        memory.policy()
     assert not memory.policy().missing
 
 

@@ -225,39 +225,6 @@ def test_no_more_requests_than_the_limit(agent: Process) -> None:
     assert agent.create() == protocol.go()
 
 
-def test_start_is_cold_where_half_of_the_descriptors_are_taken(root_dir: Path) -> None:
-    agent = Process(root_dir)
-    agent.start("prlimit", "--nofile=64:64")
-    try:
-        assert agent.create() == protocol.go()
-        taken = Path(f"/proc/{agent.process.pid}/fd")
-        with contextlib.ExitStack() as stack:
-            while len(os.listdir(taken)) < 32:
-                stack.enter_context(agent.connected())
-                time.sleep(0.005)  # until it is accepted
-            agent.config.write_text("{}")
-            assert agent.ask(agent.frame("create", "--bundle", ".", "0a")) == protocol.cold("busy")
-            assert agent.config.read_text() == "{}"
-    finally:
-        agent.close()
-
-
-def test_connections_without_a_request_end_and_are_limited(agent: Process) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
-    try:
-        with contextlib.ExitStack() as stack:
-            silent = [stack.enter_context(agent.connected()) for _ in range(1030)]
-            assert [connection.recv(10) for connection in silent] == [b""] * 1030
-        wait_until(lambda: sum(event["count"] for event in agent.logged("dropped")) == 1030)
-        reasons = [event["reasons"] for event in agent.logged("dropped")]
-        found = {name: sum(each.get(name, 0) for each in reasons) for each in reasons for name in each}
-        assert found.pop("no request within a second") >= 1024
-        assert found.keys() <= {"too many connections"}, "none on a machine that needs a second for 1024 connections"
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-
-
 @pytest.mark.parametrize("how", ["written", "renamed"])
 def test_edit_of_the_policy_is_compiled_before_a_start_needs_it(agent: Process, how: str) -> None:
     """A broken one is held back, and its correction compiled."""
@@ -284,36 +251,6 @@ def test_what_delays_other_starts_is_a_cold_starts(agent: Process) -> None:
     for count, found in ((9000, protocol.go()), (10_001, protocol.cold("size"))):
         agent.config.write_text(json.dumps(config([f"A{number}=1" for number in range(count)])))
         assert agent.ask(create) in (found, protocol.cold("long"))
-
-
-FOREIGN = """import array, os, socket, sys, time
-here = os.open("/", os.O_PATH)
-for frame in sys.argv[2:]:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
-        connection.connect(sys.argv[1])
-        connection.sendmsg([bytes.fromhex(frame)], [(1, 1, array.array("i", [here]))] if frame != sys.argv[2] else [])
-        print(connection.recv(65536).hex(), flush=True)
-        began = time.monotonic()
-        try:
-            assert connection.recv(10) == b""
-        except ConnectionResetError:  # with what was sent and not read
-            pass
-        assert time.monotonic() - began > 0.5
-"""
-
-
-@pytest.mark.users  # a user namespace cannot be made in a chroot, which rootless.sh makes
-def test_foreign_root_gets_the_status_and_nothing_else(agent: Process) -> None:
-    """What it sent is not read; the connection is closed a second later, by a thread of its own."""
-    agent.config.write_text(json.dumps(config(["CA=/tmp/x"])))
-    frames = protocol.STATUS, agent.frame("create", "--bundle", str(agent.bundle), "0a"), protocol.STATUS + b"x"
-    command = ["unshare", "--mount", "/usr/bin/python3", "-c", FOREIGN, agent.path, *(frame.hex() for frame in frames)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-    status, *rest = [bytes.fromhex(line) for line in done.stdout.splitlines()]
-    assert json.loads(status)["pid"] == agent.process.pid
-    assert rest == [protocol.cold("caller")] * 2
-    assert json.loads(agent.config.read_text())["process"]["env"] == ["CA=/tmp/x"]
-    assert agent.status()["cold"] == {"caller": 2}
 
 
 @pytest.mark.parametrize("name", ["socket", "policy", "store", "events"])

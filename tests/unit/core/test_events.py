@@ -80,18 +80,6 @@ def test_env_that_the_policy_does_not_own_is_never_in_an_event() -> None:
     assert "hunter2" not in json.dumps(event(plan(node, target)))
 
 
-def kind(target: Container, **spec: str) -> tuple[object, ...]:
-    """The name of the event about a container under the rule CA with Deny."""
-    record = event(plan(policy({**CA, "onConflict": "Deny"}, **spec), target))
-    return record["event"], record["level"], record["applied"]
-
-
-def test_refusal_is_an_error_and_audit_only_a_warning() -> None:
-    assert kind(container(["CA=x"])) == ("container.denied", "error", False)
-    assert kind(container(["CA=x"]), mode="Audit") == ("container.would-deny", "warning", False)
-    assert kind(container(), mode="Audit") == ("container.edited", "info", False)
-
-
 def test_failure_is_told_whether_it_was_let_through() -> None:
     rule = {"name": "r", "env": [{"name": "A", "valueFrom": {"file": "/gone"}}]}
     refused = event(plan(policy(rule), container()))

@@ -160,22 +160,6 @@ def test_deeply_nested_member_of_a_device_is_left_out() -> None:
     assert any(pointer.startswith("/edits/0/before/0/vendor") for pointer in record["omitted"])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("character", ["\x01", '"', "é", "€", "\U0001f600", "\ud800", "a"])
-def test_line_is_bounded_for_the_costliest_characters(character: str) -> None:
-    long = character * 5000
-    decided = Decided()
-    mounts = [{"destination": long, "source": long, "type": long}] * 100
-    decided.edits = [PlaceMount(long, long, {"source": long, "options": [long] * 100}, frozenset(), mounts, long)] * 100
-    decided.denials = [Reason(long, "env", long)] * 100
-    decided.errors = [Reason(long, "env", long)] * 100
-    identity = Identity(long, True, long, long, long, long, (), long)
-    record = logged(decided, long, identity)
-    assert record["edits"]
-    assert record["denials"]
-    assert record["errors"]
-
-
 TEXT = st.one_of(
     st.text(st.characters(), max_size=40),
     st.builds(lambda c, n: c * n, st.characters(), st.integers(0, 3000)),

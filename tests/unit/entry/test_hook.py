@@ -20,7 +20,7 @@ from hook.core.policy.compiler import refresh
 from hook.core.reserve import Reserved
 from hook.entry import hook as hooks
 from hook.entry.write_spec import stamp
-from unit.core.linux.test_look import Node
+from unit.core.linux.node import Node
 from unit.nri.support import wait_until
 from unit.support import CONTAINERD, ROOT, SYSTEMD_CGROUP, bind, config, document, values_of
 

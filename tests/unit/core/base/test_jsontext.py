@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import json
+import json.decoder
+import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -188,3 +190,37 @@ def test_a_member_that_stands_there_twice_is_found_in_one_pass() -> None:
     text = "{" + ",".join(f'"{n}":0' for n in range(50_000)) + ',"7":0}'
     with pytest.raises(Malformed, match="duplicate member '7'"):
         members('{"annotations":' + text + "}", strict=("annotations",))
+
+
+# -- the position of an error: no thread may see another one's stand-in for json.decoder
+
+
+def complaint(text: str) -> str:
+    with pytest.raises(Malformed) as caught:
+        parse(text)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("text", ['{"a": 1,}', '["\\x"]', "[1" + "0" * 5000 + "]", '{"a" 1}'])
+def test_the_same_text_with_and_without_the_module(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_it = complaint(text)
+    monkeypatch.delitem(sys.modules, "json.decoder")
+    assert complaint(text) == with_it
+    assert "json.decoder" not in sys.modules
+
+
+def test_threads_leave_the_module_alone() -> None:
+    """A process with threads has loaded it (hook.agent.work, hook.nri.service)."""
+    seen: set[object] = set()
+
+    def spoil() -> None:
+        for _ in range(300):
+            complaint("[1" + "0" * 5000 + "]")  # an error without a position, with json.decoder too
+            seen.add(sys.modules.get("json.decoder"))
+
+    threads = [threading.Thread(target=spoil) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == {json.decoder}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -114,33 +112,6 @@ def test_threads_of_one_process_exclude_each_other(root_dir: Path) -> None:
         thread.join(120)
     found = [tuple(map(int, line.split())) for path in root_dir.iterdir() for line in path.read_text().splitlines()]
     assert sorted(found) == [(writer, count) for writer in range(6) for count in range(800)]
-
-
-START = """
-import sys
-from hook.core import events
-events.SETTINGS[:] = [int(sys.argv[3]), 50]
-events.write(sys.argv[1], {"start": int(sys.argv[2]), "filling": "x" * 200})
-"""
-
-
-@pytest.mark.slow
-def test_a_crash_loop_of_a_hundred_starts_a_second_loses_no_line(root_dir: Path) -> None:
-    """Each start a process of its own, as under an engine; the log rotates every 12 of them."""
-    log = root_dir / "events.jsonl"
-    starts, per_second = 120, 100
-    began = time.monotonic()
-    running = []
-    for number in range(starts):
-        time.sleep(max(0.0, began + number / per_second - time.monotonic()))
-        if number >= 8:
-            running[number - 8].wait(timeout=120)  # a machine that is slower than that is not flooded
-        command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{START}"]
-        running.append(subprocess.Popen([*command, str(log), str(number), "3000"]))
-    assert [process.wait(timeout=120) for process in running] == [0] * starts
-    assert len(files(log)) > 5
-    found = [json.loads(line)["start"] for path in root_dir.iterdir() for line in path.read_text().splitlines()]
-    assert sorted(found) == list(range(starts))
 
 
 def test_a_rotation_that_somebody_else_has_under_way_is_not_waited_for(root_dir: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from hook.core.base.errors import Undecided
-from hook.core.container.cdi import CONVERTED, DIRECTORIES, convert_all, env_of_devices
+from hook.core.container.cdi import CONVERTED, DIRECTORIES, convert_all, edits_of_devices, env_of
 from hook.node.workers import apart
 
 GPU = "vendor.example/gpu"
@@ -40,7 +40,8 @@ def write(directory: Path, name: str, data: dict[str, object]) -> Path:
 
 def env(root_dir: Path, *devices: str, dirs: tuple[str, ...] = ("run", "etc")) -> dict[str, list[str]]:
     """The env of devices of the kind GPU."""
-    return env_of_devices([f"{GPU}={device}" for device in devices], tuple(f"{root_dir}/{name}" for name in dirs))
+    directories = tuple(f"{root_dir}/{name}" for name in dirs)
+    return env_of(edits_of_devices([f"{GPU}={device}" for device in devices], directories))
 
 
 @pytest.mark.parametrize("name", ["gpu.json", "gpu.yaml", "gpu.yml"])
@@ -72,8 +73,8 @@ def test_device_that_no_spec_has_sets_nothing(root_dir: Path) -> None:
     assert env(root_dir, "a") == {}
     write(root_dir / "etc", "gpu.json", spec(env=["VISIBLE=void"], b=[]))
     assert env(root_dir, "a") == {}
-    assert env_of_devices([]) == {}
-    assert env_of_devices(["no-equals-sign"], (f"{root_dir}/etc",)) == {}
+    assert edits_of_devices([]) == []
+    assert edits_of_devices(["no-equals-sign"], (f"{root_dir}/etc",)) == []
 
 
 def test_spec_in_var_run_goes_before_one_in_etc_for_each_device(root_dir: Path) -> None:

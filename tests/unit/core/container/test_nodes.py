@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from hook.core.base.errors import Unacceptable, Undecided
 from hook.core.container import nodes
 from hook.core.container.cdi import spec_files
 from hook.core.container.nodes import directories_above, inode, matching, number_in, within
+from unit.shortage import free_descriptors
 from unit.support import examples
 
 pytestmark = pytest.mark.users  # mknod(2)
@@ -110,15 +110,8 @@ def test_directories_above_are_known_by_what_they_are(dev: Path) -> None:
 def test_what_no_descriptor_is_free_for_is_not_taken_for_missing(dev: Path, look: Callable[[str], object]) -> None:
     """It would not be closed to a container."""
     path = f"{dev}/dri" if look is within else f"{dev}/dri/*"
-    free = os.dup(0)
-    os.close(free)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        with pytest.raises((OSError, Undecided), match="Too many open files"):
-            look(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with free_descriptors(0), pytest.raises((OSError, Undecided), match="Too many open files"):
+        look(path)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from hook.core.facts.files import VALUE_LIMIT, first_line
 from hook.core.facts.gather import gather
 from hook.core.plan import plan
 from hook.core.policy.model import Match, evaluate
+from unit.shortage import free_descriptors
 from unit.support import POD, policy, rule
 
 
@@ -94,15 +94,8 @@ def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path) -> None:
     (root_dir / "f").write_text("1")
     for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
         one = rule(**fields)
-        free = os.dup(0)
-        os.close(free)
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
-            with pytest.raises(OSError, match="Too many open files"):
-                gather(policy(), POD, [Match(one, evaluate(one, POD))])
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        with free_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+            gather(policy(), POD, [Match(one, evaluate(one, POD))])
 
 
 @pytest.mark.parametrize(("on_missing", "reported"), [("Skip", "errors"), ("Fail", "denials")])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import resource
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from hook.core.base.text import REASONS
 from hook.core.container.spec import Spec
 from hook.core.linux.early import astray
 from hook.core.reserve import PlaceMount
+from unit.shortage import free_descriptors
 
 RESERVED = "/etc/ssl"
 
@@ -76,13 +75,8 @@ def test_a_path_that_cannot_be_followed_is_no_path_that_leads_nowhere(rootfs: Pa
     deep = rootfs / "deep" / "/".join("a" * 100)
     deep.mkdir(parents=True)
     (deep / "last").symlink_to("/etc/ssl")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (os.dup(0) + 8, hard))
-    try:
-        with pytest.raises(Unacceptable, match="cannot be followed: Too many open files"):
-            reasons(rootfs, bind(f"/{deep.relative_to(rootfs)}/last"))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with free_descriptors(8), pytest.raises(Unacceptable, match="cannot be followed: Too many open files"):
+        reasons(rootfs, bind(f"/{deep.relative_to(rootfs)}/last"))
 
 
 WRITABLE = {"options": ["rbind"]}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from e2e.support import need
 from hook.core.base.errors import Unacceptable, named
 from hook.core.linux.idmap import FILES, protect, remountable
 from hook.core.reserve import PlaceMount
-from unit.core.linux.test_look import MS_BIND, MS_REC, Node, Stop, libc, stop
+from unit.core.linux.node import MS_BIND, MS_REC, Node, Stop, libc, stop
 from unit.support import spec
 
 pytestmark = pytest.mark.users  # setns(2), as in test_look
@@ -26,16 +25,10 @@ NO_FILE = "is neither a file nor a directory"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    tmp_path.chmod(0o755)
-    node = Node(tmp_path)
+def node(node: Node) -> Node:
+    node.source.parent.chmod(0o755)
     (node.source / "ca.pem").write_text("of the node")
-    before = len(os.listdir("/proc/self/fd"))
-    try:
-        yield node
-        assert len(os.listdir("/proc/self/fd")) == before
-    finally:
-        node.close()
+    return node
 
 
 def protected(node: Node, *edits: PlaceMount, pid: int = 0, before: Any = lambda: None) -> list[str]:

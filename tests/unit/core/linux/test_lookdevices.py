@@ -17,7 +17,7 @@ import pytest
 from hook.core.base.errors import Unacceptable
 from hook.core.linux import lookdevices
 from hook.core.linux.lookdevices import devices_below, look_at_devices
-from unit.core.linux.test_look import MS_BIND, Node, libc
+from unit.core.linux.node import MS_BIND, Node, libc
 
 pytestmark = pytest.mark.users  # mknod(2)
 
@@ -29,17 +29,6 @@ CLOSED: Any = SimpleNamespace(
     is_ours=lambda _: False,
     directory=lambda *_: None,
 )
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
-    try:
-        yield node
-        assert len(os.listdir("/proc/self/fd")) == before
-    finally:
-        node.close()
 
 
 def looked(node: Node, **more: Any) -> set[str]:

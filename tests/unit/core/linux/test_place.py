@@ -3,58 +3,38 @@ it."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hook.core.base.mountinfo import Row, mount_table
-from hook.core.linux.mountns import clone_source, own_directories
+from hook.core.linux.mountns import clone_source
 from hook.core.linux.place import placed
 from hook.core.reserve import PlaceMount
+from unit.core.linux.node import MS_BIND, Node
 from unit.support import spec
 
 pytestmark = [pytest.mark.openat2, pytest.mark.users]  # setns(2) ends the root directory of tests/rootless.sh
 
-CLONE_NEWNS = 1 << 17
-MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 1 << 12, 1 << 14, 1 << 18, 1 << 20
+MS_SHARED = 1 << 20
 
 
-class Node:
-    """Threads of a process. One's mount namespace is a container's, whose root is `rootfs`; the other places mounts."""
+class Places(Node):
+    """A node on which `source` has a certificate. `peer`: where a shared mount is mounted too."""
 
     def __init__(self, directory: Path) -> None:
-        self.rootfs, self.source, self.peer = directory / "rootfs", directory / "ca", directory / "peer"
-        for path in (self.rootfs / "etc", self.source, self.peer):
-            path.mkdir(parents=True)
+        super().__init__(directory)
+        self.peer = directory / "peer"
         (self.source / "certificate").write_text("of the node")
-        self.container, self.caller = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
-        self.pid: int = self.container.submit(self._begin).result()
-        self.caller.submit(own_directories).result()
 
-    def _begin(self) -> int:
-        own_directories()
-        assert ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0
-        self._mount("none", Path("/"), MS_REC | MS_PRIVATE)
-        self._mount(self.rootfs, self.rootfs, MS_BIND)
-        return threading.get_native_id()
-
-    @staticmethod
-    def _mount(source: object, target: Path, flags: int) -> None:
-        kind = b"tmpfs" if source == "tmpfs" else b""
-        mounted = ctypes.CDLL(None).mount(str(source).encode(), str(target).encode(), kind, ctypes.c_ulong(flags), None)
-        assert mounted == 0, target
-
-    def mount(self, source: object, target: Path, flags: int = 0) -> None:
-        """mount(2) in the container's namespace."""
-        target.mkdir(parents=True, exist_ok=True)
-        self.container.submit(self._mount, source, target, flags).result()
+    def share_with_peer(self, at: str) -> None:
+        """Make the mount at a path of the container shared, and mount it at `peer` too."""
+        self.mount(at, "none", MS_SHARED)
+        self.within(lambda: self._call(f"{self.rootfs}{at}", self.peer, MS_BIND))
 
     def place(self, at: str, source: Path | None = None, below: dict[str, Path] | None = None) -> list[str]:
         """Why the mount at a path has no place; [] if it was placed. `below`: what allowBelow lets through."""
@@ -71,26 +51,25 @@ class Node:
             assert {(denial.rule, denial.kind) for denial in denials} <= {("ca", "mount")}
             return [denial.message for denial in denials]
 
-        return self.caller.submit(work).result()
+        return self._caller.submit(work).result()
 
     def seen(self, at: str) -> str:
         """The certificate that a process of the container sees."""
-        return self.container.submit((self.rootfs / at.lstrip("/")).read_text).result()
+        return str(self.within((self.rootfs / at.lstrip("/")).read_text))
 
-    def rows(self, top: Path) -> list[Row]:
+    def below(self, top: Path) -> list[Row]:
         """The mounts in the container's namespace at a path and below it."""
         return [row for row in mount_table(self.pid).values() if Path(row.point).is_relative_to(top)]
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path)
+def node(tmp_path: Path) -> Iterator[Places]:
+    node = Places(tmp_path)
     yield node
-    node.container.shutdown()
-    node.caller.shutdown()
+    node.close()
 
 
-def test_what_is_missing_on_the_way_is_made_as_a_runtime_makes_it(node: Node) -> None:
+def test_what_is_missing_on_the_way_is_made_as_a_runtime_makes_it(node: Places) -> None:
     os.umask(umask := os.umask(0))
     assert node.place("/opt/ca/certs") == []
     assert node.seen("/opt/ca/certs/certificate") == "of the node"
@@ -104,7 +83,7 @@ def test_what_is_missing_on_the_way_is_made_as_a_runtime_makes_it(node: Node) ->
     assert not list((node.rootfs / "opt/ca/certs").iterdir())  # outside the namespace there is no mount
 
 
-def test_descriptors_are_closed(node: Node) -> None:
+def test_descriptors_are_closed(node: Places) -> None:
     node.place("/opt/first")
     before = len(os.listdir("/proc/self/fd"))
     node.place("/opt/ca/certs")
@@ -114,69 +93,63 @@ def test_descriptors_are_closed(node: Node) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_of_the_image_on_the_way_refuses_with_the_path(node: Node) -> None:
-    (node.rootfs / "etc/ssl").touch()
-    assert node.place("/etc/ssl/certs") == ["/etc/ssl/certs cannot be reached inside the image: Not a directory"]
+def test_a_file_of_the_image_on_the_way_refuses_with_the_path(node: Places) -> None:
+    (node.rootfs / "etc/file").touch()
+    assert node.place("/etc/file/certs") == ["/etc/file/certs cannot be reached inside the image: Not a directory"]
     (node.rootfs / "dangling").symlink_to("/none/none")
     assert node.place("/dangling/certs") == []
     assert node.seen("/none/none/certs/certificate") == "of the node"
 
 
-def test_what_may_stay_below_is_on_top_again(node: Node) -> None:
-    node.mount("tmpfs", node.rootfs / "etc/ssl/sub")
-    node.container.submit((node.rootfs / "etc/ssl/sub/own").write_text, "of the pod").result()
-    (node.source / "sub").mkdir()
+def test_what_may_stay_below_is_on_top_again(node: Places) -> None:
+    node.mount("/etc/ssl/sub")
+    node.within(lambda: (node.rootfs / "etc/ssl/sub/own").write_text("of the pod"))
     below = {"/etc/ssl/sub": node.peer, "/etc/ssl/gone": node.peer, "/etc/other": node.peer}
-    node.mount("tmpfs", node.rootfs / "etc/other")
+    node.mount("/etc/other")
     assert node.place("/etc/ssl", below=below) == []
     assert (node.seen("/etc/ssl/certificate"), node.seen("/etc/ssl/sub/own")) == ("of the node", "of the pod")
-    assert len(node.rows(node.rootfs / "etc/other")) == 1
+    assert len(node.rows("/etc/other")) == 1
 
 
-def test_what_may_stay_below_needs_a_place_in_the_reserved_mount(node: Node) -> None:
+def test_what_may_stay_below_needs_a_place_in_the_reserved_mount(node: Places) -> None:
     """A directory of the node is no place to make another one in."""
-    node.mount("tmpfs", node.rootfs / "etc/ssl/sub")
+    node.mount("/etc/ssl/new")
     words = (
-        "/etc/ssl/sub, which allowBelow lets through, has no place in the mount at /etc/ssl: No such file or directory"
+        "/etc/ssl/new, which allowBelow lets through, has no place in the mount at /etc/ssl: No such file or directory"
     )
-    assert node.place("/etc/ssl", below={"/etc/ssl/sub": node.peer}) == [words]
-    assert not (node.source / "sub").exists()
+    assert node.place("/etc/ssl", below={"/etc/ssl/new": node.peer}) == [words]
+    assert not (node.source / "new").exists()
 
 
 @pytest.mark.parametrize("at", ["/", "/vol"])
-def test_a_mount_on_a_shared_one_does_not_appear_in_its_peers(node: Node, at: str) -> None:
+def test_a_mount_on_a_shared_one_does_not_appear_in_its_peers(node: Places, at: str) -> None:
     """mount_namespaces(7): what is mounted on a shared mount is mounted on its peers too."""
-    shared = node.rootfs / at[1:]
     if at != "/":
-        node.mount(node.source, shared, MS_BIND)
-    node.mount("none", shared, MS_SHARED)
-    node.mount(shared, node.peer, MS_BIND)
-    before = len(node.rows(node.peer))
+        node.mount(at, node.source, MS_BIND)
+    node.share_with_peer(at)
+    before = len(node.below(node.peer))
     assert node.place(at if at != "/" else "/etc") == []
     assert node.seen("/vol/certificate" if at != "/" else "/etc/certificate") == "of the node"
-    assert len(node.rows(node.peer)) == before == 1
+    assert len(node.below(node.peer)) == before == 1
 
 
-def test_a_mount_inside_a_shared_one_is_refused(node: Node) -> None:
+def test_a_mount_inside_a_shared_one_is_refused(node: Places) -> None:
     """Only all of a mount can stop to be shared."""
-    node.mount("tmpfs", node.rootfs / "vol", 0)
-    node.mount("none", node.rootfs / "vol", MS_SHARED)
-    node.mount(node.rootfs / "vol", node.peer, MS_BIND)
+    node.mount("/vol")
+    node.share_with_peer("/vol")
     why = "a mount there would appear on the node (mountPropagation: Bidirectional)"
     assert node.place("/vol/certs") == [f"/vol/certs cannot be reached inside the image: {why}"]
-    assert len(node.rows(node.peer)) == 1
-    assert not any(row.point.endswith("/vol/certs") for row in node.rows(node.rootfs))
+    assert len(node.below(node.peer)) == 1
+    assert not any(row.point.endswith("/vol/certs") for row in node.below(node.rootfs))
 
 
-def test_rows_of_mountinfo_say_what_is_mounted_where(node: Node) -> None:
+def test_rows_of_mountinfo_say_what_is_mounted_where(node: Places) -> None:
     """Octal escapes: proc_pid_mountinfo(5)."""
-    odd = node.rootfs / "a b\\c\n\td"
-    (node.source / "sub").mkdir()
-    node.mount(node.source / "sub", odd, MS_BIND)
+    odd = "/a b\\c\n\td"
+    node.mount(odd, node.source / "sub", MS_BIND)
     (row,) = node.rows(odd)
-    assert Path(row.point) == odd
     assert row.root.endswith("/ca/sub")
     assert (row.shared, "rw" in row.options) == (False, True)
-    node.mount("none", odd, MS_SHARED)
+    node.mount(odd, "none", MS_SHARED)
     (row,) = node.rows(odd)
     assert row.shared

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from hook.core.base.errors import Unacceptable
 from hook.core.linux.mountns import open_in_root
 from hook.core.linux.walk import STEPS, PathEscapes, Steps, Walks
+from unit.shortage import free_descriptors
 
 PATHS = [
     *("/", "/a", "/a/b", "/a/b/c", "/a/b/none", "/a/none/none", "/a/file", "/a/file/below", "/a/b/", "//a//b", "a/b/c"),
@@ -85,15 +85,11 @@ def test_paths_in_many_directories_need_few_descriptors(tmp_path: Path) -> None:
     for path in paths:
         (tmp_path / path[1:]).parent.mkdir()
     root = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (root + 64, hard))
-    walks = Walks(root, Steps())
-    try:
+    with free_descriptors(64):
+        walks = Walks(root, Steps())
         assert [walks.to(path).path for path in paths * 2] == paths * 2
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        walks.close()
-        os.close(root)
+    walks.close()
+    os.close(root)
 
 
 def long_links(directory: Path, number: int) -> str:

@@ -149,34 +149,6 @@ MOUNT: dict[str, Any] = {"hostPath": "/node", "mountPath": "/m/n", "volumesAbove
 OURS = {"destination": "/m/n", "type": "bind", "source": "/node", "options": ["rbind", "rprivate", "ro"]}
 
 
-def placed(*destinations: str, **fields: Any) -> list[object]:
-    """Sources after MOUNT was placed among pod mounts at these destinations; each source is its destination."""
-    node = policy({"name": "r", "mounts": [{**MOUNT, **fields}]})
-    target = container(mounts=[bind(path, path) for path in destinations])
-    decided = plan(node, target)
-    assert [edit.name for edit in decided.edits] == ["/m/n"]
-    decided.apply(target.start)
-    assert plan(node, target).edits == ()
-    return [mount["source"] for mount in target.start.mounts]
-
-
-def test_mount_is_placed_last_and_what_stood_at_it_or_below_is_gone() -> None:
-    assert placed("/a", "/m/n", "/m/n/x", "/z") == ["/a", "/z", "/node"]
-    assert placed("/m/n/", "//m/./n/x", "m/n", "/m/o/../n") == ["/node"]
-
-
-def test_mount_lands_on_top_of_what_is_mounted_above_it() -> None:
-    assert placed("/m", "/", "/m/") == ["/m", "/", "/m/", "/node"]
-
-
-def test_mounts_beside_it_stay_in_their_order() -> None:
-    assert placed("/m/nx", "/m/o", "/b", "/a") == ["/m/nx", "/m/o", "/b", "/a", "/node"]
-
-
-def test_what_is_let_through_below_comes_on_top_of_it() -> None:
-    assert placed("/m/n/x", "/a", "/m/n/y", allowBelow=["/m/n/x"]) == ["/a", "/node", "/m/n/x"]
-
-
 def test_mount_is_not_in_place_where_another_comes_after_it() -> None:
     node = policy({"name": "r", "mounts": [{**MOUNT, "allowBelow": ["/m/n/x"]}]})
 
