@@ -43,7 +43,7 @@ def _root_filesystem(bare: bool) -> bytes:
         entries.append((_entry("fifo", tarfile.FIFOTYPE, 0o666), b""))
     else:
         entries += [_directory(path) for path in ("etc", "etc/ssl", "etc/ssl/certs", "proc", "sys", "dev", "tmp")]
-        entries += [_link(f"bin/{applet}", "busybox") for applet in (*APPLETS, "tty")]
+        entries += [_link(f"bin/{applet}", "busybox") for applet in (*APPLETS, "tty", "mknod")]
         entries += [_file("etc/passwd", b"root:x:0:0::/:/bin/sh\n"), _file("etc/ssl/certs/image.crt", b"image\n")]
     return _tar(entries)
 

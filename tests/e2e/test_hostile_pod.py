@@ -1,0 +1,92 @@
+"""tests/hostile-pod under real runtimes: plain ones fail, the wrapper holds all, and a hole in it is noticed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.hostile_pod import SUITE, expectation, of_result, policy, suite
+from e2e.support import RUNTIMES, Node
+
+INNOCENT = {"innocent", "innocent-names", "innocent-volume"}
+PLAIN = {
+    "runc": INNOCENT | {"env-bare", "env-nul", "annotation-node-file"},
+    "crun": INNOCENT | {"mount-proc"},
+}
+"""The cases that hold under a plain runtime; docs/compared.md has them too."""
+
+
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_plain_runtime_holds_nothing_but_what_it_refuses_itself(node: Node, name: str) -> None:
+    status, found, output = suite(node, "--runtime", RUNTIMES[name])
+    assert status == 1, output
+    assert of_result(found, "held", "refused") == PLAIN[name], output
+    assert of_result(found, "error", "not run") == set(), output
+
+
+def test_the_wrapper_holds_all(node: Node, real: str) -> None:
+    node.compile(policy(node))
+    status, found, output = suite(node, "--runtime", node.dispatcher(real))
+    assert status == 0, output
+    assert of_result(found, "error", "FAILED", "not run") == set(), output
+
+
+BROKEN = {
+    "no mounts in the policy": (("hostPath: CA, mountPath: /etc/ssl", "hostPath: CA, mountPath: /etc/other"), "mount-"),
+    "a mount that can be written": (("readOnly: true", "readOnly: false"), "mount-default"),
+    "another value": (("value: void", "value: all"), "env-"),
+    "a name may be set": (("    - {name: PYTHONHTTPSVERIFY, absent: true}\n", ""), "env-absent"),
+    "a rule that only tries": (("- name: devices", "- name: devices\n    mode: Audit"), "device-"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_product_with_a_hole_fails(node: Node, name: str) -> None:
+    (old, new), cases = BROKEN[name]
+    text = policy(node)
+    assert old in text
+    node.compile(text.replace(old, new))
+    chosen = [name for name in _names() if name.startswith((cases, "innocent"))]
+    options = [part for name in chosen for part in ("--case", name)]
+    status, found, output = suite(node, "--runtime", node.dispatcher(RUNTIMES["runc"]), *options)
+    assert status == 1, output
+    assert any(name.startswith(cases) for name in of_result(found, "FAILED")), output
+    assert of_result(found, "held") >= INNOCENT, output
+
+
+def test_a_product_that_refuses_everything_or_answers_nothing_fails(node: Node, directory: Path) -> None:
+    refuses, lies = directory / "refuses", directory / "lies"
+    refuses.write_text("#!/bin/sh\necho no >&2\nexit 1\n")
+    lies.write_text("#!/bin/sh\nexit 0\n")  # it says that it started a container, and shows nothing
+    for path, status, result in ((refuses, 1, "FAILED"), (lies, 2, "error")):
+        path.chmod(0o755)
+        assert suite(node, "--runtime", str(path), "--case", "innocent")[:2] == (status, {"innocent": result})
+
+
+def test_table_list_and_wrong_use(node: Node) -> None:
+    def call(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, str(SUITE), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout + done.stderr
+
+    options = ("--runtime", RUNTIMES["runc"], "--expect", str(expectation(node)), "--scratch", str(node.directory))
+    status, text = call(*options, "--case", "innocent", "--case", "env-default")
+    lines = text.splitlines()
+    assert (status, lines[0].split()) == (1, ["CASE", "RESULT", "REASON"])
+    assert lines[1].split() == ["innocent", "held"]
+    assert lines[2].startswith("env-default  FAILED   env: NVIDIA_VISIBLE_DEVICES is absent (and ")
+    assert call("--list")[1].startswith("innocent: ")
+    assert call(*options, "--case", "none") == (2, call(*options, "--case", "none")[1])
+    (node.ca / "certs/company.crt").unlink()
+    (node.ca / "certs").rmdir()
+    status, text = call(*options)
+    assert status == 2
+    assert "is not a directory with files on this node" in text
+
+
+def _names() -> list[str]:
+    done = subprocess.run([sys.executable, str(SUITE), "--list"], capture_output=True, text=True, check=True)
+    return [line.partition(":")[0] for line in done.stdout.splitlines()]
