@@ -141,17 +141,15 @@ def _shaped(value: Any, shape: Any) -> Any:
 
 
 def _struct(value: Any, shape: dict[str, Any]) -> Any:
+    if value is not None and not isinstance(value, _Pairs):
+        raise _Refused("a struct")
     result = {name: _shaped(None, field) for name, field in shape.items()}
     for name, entry in value or ():
-        if not isinstance(value, _Pairs):
-            raise _Refused("a struct")
         field = name if name in shape else next((known for known in shape if _fold(known) == _fold(name)), None)
         if field and entry is not None:
             result[field] = _shaped(entry, shape[field])
         elif field and isinstance(shape[field], (list, tuple)):
             result[field] = None
-    if value is not None and not isinstance(value, _Pairs):
-        raise _Refused("a struct")
     return result
 
 

@@ -42,7 +42,7 @@ WORK = Path("/nonexistent")
 
 _STRICTER = (
     "duplicate member|is spelled '|holds a NUL|not UTF-8|nested too deeply|is missing or not an object"
-    "|is not an object with a destination"
+    "|is not an object with a destination|is not a string|is not a list of objects"  # for Go, null is an empty one
 )
 """Why reassert refuses a config.json or process file that Go reads: Go and C would read it differently."""
 
