@@ -1,7 +1,7 @@
 """Parse the command lines of runc, crun, youki and runsc. Part of the start path: builtins only.
 
 runc has Go's flag syntax: one dash or two, `--name value` or `--name=value`, no clusters. crun has getopt's: `-b DIR`,
-`-bDIR`, `-tb DIR`, and unambiguous prefixes of long names. runc also accepts options after the container's id
+`-bDIR`, `-db DIR`, and unambiguous prefixes of long names. runc also accepts options after the container's id
 (urfave/cli reorders them), except for exec. The parser accepts both.
 youki's parser is clap, runsc's is Go's flag package. Sources: runc's main.go, create.go, run.go, restore.go, exec.go,
 update.go; crun's src/*.c, tables of options; youki's crates/liboci-cli; runsc's config/flags.go.
@@ -196,8 +196,6 @@ def _options(
     return options, at
 
 
-_OTHER_HELP = ("?", "usage")
-
 _MORE_GLOBAL_VALUES = (
     "character-device-policy control-rpc-stop-timeout coverage-fd coverage-report dcache debug-command debug-log "
     "debug-log-fd debug-log-format EXPERIMENTAL-xdp fdlimit file-access file-access-mounts final-metrics-log "
@@ -248,7 +246,7 @@ def spelled_out(
     long = _long_name(name, values, flags, two_dashes)
     is_global = values == GLOBAL_VALUES
     takes = name in GLOBAL_VALUES or (is_global and name in _MORE_GLOBAL_VALUES.split())
-    is_flag = name in GLOBAL_FLAGS + _OTHER_HELP or (is_global and name in _MORE_GLOBAL_FLAGS.split())
+    is_flag = name in GLOBAL_FLAGS + _HELP or (is_global and name in _MORE_GLOBAL_FLAGS.split())
     if not long and not two_dashes and not (is_global and (takes or is_flag)):
         long, attached, rest = _cluster(argument[1:], values)
         if long:
@@ -273,11 +271,15 @@ def _long_value(letter: str, values: "tuple[str, ...]") -> str:
 
 
 def _cluster(letters: str, values: "tuple[str, ...]") -> "tuple[str, str, str]":
-    """Getopt's `-tb DIR` and `-bDIR`: (name, "=" if the value is attached, that value)."""
+    """Getopt's `-db DIR` and `-bDIR`: (name, "=" if the value is attached, that value).
+
+    crun's `-t` takes what is attached to it as the name of a terminal, youki's takes nothing. So the argument after
+    `-te` is the container's id for crun and a value for youki: such an option is none that is known.
+    """
     for position, letter in enumerate(letters):
         long = _long_value(letter, values)
-        if long:
-            rest = letters[position + 1 :]
+        rest = letters[position + 1 :]
+        if long and (rest or "t" not in letters):
             return long, "=" if rest else "", rest
         if letter not in _SHORT_FLAGS:
             break

@@ -99,7 +99,7 @@ def test_global_options_of_containerd() -> None:
         "exec -p P ID",
         "exec -pP ID",
         "exec -p=P ID",
-        "exec -tp P ID",
+        "exec -dp P ID",
         "exec -tdpP ID",
         "exec --tty --detach --pid-file F -p P ID",
         "exec -process P ID",
@@ -116,11 +116,17 @@ def test_beginning_that_two_options_share_is_neither() -> None:
 
 
 def test_env_options_of_exec_are_found_where_they_stand() -> None:
-    invocation = parsed("--root R exec -e A=1 --env=B=2 -eC=3 -te D=4 --env E ID cmd -e F=6 --env G=7")
+    invocation = parsed("--root R exec -e A=1 --env=B=2 -eC=3 -de D=4 --env E ID cmd -e F=6 --env G=7")
     found = [(option.value, option.begin, option.end) for option in invocation.options if option.name == "env"]
     assert found == [("A=1", 3, 5), ("B=2", 5, 6), ("C=3", 6, 7), ("D=4", 7, 9), ("E", 9, 11)]
     assert invocation.container_id == "ID"
     assert invocation.arguments[invocation.operands :] == ["ID", "cmd", "-e", "F=6", "--env", "G=7"]
+
+
+@pytest.mark.parametrize("line", ["exec -tp P ID", "exec -te A=1 ID", "exec -tde A=1 ID cmd"])
+def test_argument_that_crun_takes_for_the_id_and_youki_for_a_value_is_in_doubt(line: str) -> None:
+    """crun's `-t` has an optional value that is attached, so it reads `-te` as `--tty=e`."""
+    assert "may be a value of the unknown option" in parsed(line).doubt()
 
 
 def test_operands_of_exec_are_no_options() -> None:

@@ -179,7 +179,7 @@ def test_exec_gets_what_was_decided_at_create_whatever_the_policy_says_now(wrapp
         ("-eCA=x -e B=2", "-eCA=/ca.pem -e B=2"),
         ("-e CA", "-e CA=/ca.pem"),
         ("-e N_X=1 -e CAB=1 --env=N_Y=2 -t", "-e CA=/ca.pem -e CAB=1 -t"),
-        ("-te N_X=1 -teN_X=1 -dteB=2", "-t -t -e CA=/ca.pem -dteB=2"),
+        ("-de N_X=1 -teN_X=1 -dteB=2", "-d -t -e CA=/ca.pem -dteB=2"),
         ("--env=B=1 --env=CA=x", "--env=B=1 --env=CA=/ca.pem"),
         ("--env N_X=1", ""),
     ],
