@@ -112,7 +112,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return "".join(self._said)
 
     def still_waits(self) -> None:
-        """Raises Fallback if front has stopped waiting or is about to, or if other threads have waited long enough."""
+        """Raises Fallback if front has stopped waiting or is about to, or if other threads have waited long enough.
+
+        Not once a file is replaced: its event is written. A cold start finds the corrected file, and has no event.
+        """
+        if self._replaced:
+            return
         if time.monotonic() > self._deadline:
             raise Fallback(LATE)
         if time.thread_time() > self._cpu:

@@ -294,7 +294,7 @@ def plan_event(
 ) -> "dict[str, Any]":
     """The event about a plan and what the adapter did about it. `edits`: those that the adapter made."""
     reasons = [*plan.reasons(), *done.denials]
-    acts = not reasons and not plan.audit_only()
+    acts = done.draft if plan.audit_only() else not reasons
     if done.draft is not None:
         edits = _complete(done.draft, event, edits)
     paths = done.node_paths or plan.node_paths
@@ -304,7 +304,7 @@ def plan_event(
         kind = WOULD_DENY if plan.audit_only() else DENIED
     event["event"] = kind
     event["level"] = "error" if kind == DENIED else "info" if kind in (EDITED, INEXACT) else "warning"
-    event["applied"] = acts and bool(done.verified)
+    event["applied"] = bool(acts and done.verified)
     event["verified"] = done.verified if acts else ""
     if acts and edits and not done.verified:
         event["asked"] = True
@@ -316,7 +316,7 @@ def plan_event(
     for edit in event["edits"]:
         edit["applied"] = event["applied"]
     if done.remountable:
-        event["remountable"] = [*done.remountable[:ENTRIES]]
+        event["remountable"] = done.remountable[:ENTRIES]
     if paths:
         event["nodePaths"] = [*paths[:ENTRIES]]
     if plan.policy.warning:

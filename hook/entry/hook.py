@@ -145,9 +145,11 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if case.in_sentry and not late:
             late = _late_in_sentry(decided, spec, states[0].bundle, case, caller)
-        if decided.audit_only():
-            return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         draft = created.draft if created else None
+        if decided.audit_only():
+            if draft:  # of edits that create made: the mode was changed since
+                return Done(CONFIG, late, [], draft=draft)
+            return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         if case.audited_rules and HANDED_ON not in options.flags:
             wrong = [e for e in case.audited_rules.edits if not _can_mount(e) and not _takes_effect(e)]
             case.audited_rules.would_refuse([too_late(edit) for edit in wrong])

@@ -3,7 +3,7 @@
 Here is what each kind gives to plan(): edits, and reasons to refuse the container. Start path: builtins only.
 """
 
-from hook.core.base.compare import glob_match, is_below, literal_start
+from hook.core.base.compare import clean, glob_match, is_below, literal_start
 from hook.core.base.errors import named
 from hook.core.base.jsontext import Strings
 
@@ -303,9 +303,10 @@ class PlaceMount(Edit):
 
     def conflict(self) -> str:
         """What the container asked for that this edit overrides, or ""."""
-        if not self.before:
+        asked = [str(mount["destination"]) for mount in self.before]
+        others = sorted({path for path in asked if self.displaces(clean(path))})[:SHOWN]
+        if not others:  # one above stays, where `volumesAbove` lets it through
             return ""
-        others = sorted({str(mount["destination"]) for mount in self.before[:SHOWN]})
         return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
     def before_and_after(self) -> "tuple[object, object]":

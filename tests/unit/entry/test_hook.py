@@ -346,6 +346,18 @@ def test_what_create_decided_stays_when_the_policy_changes_meanwhile(hooked: Hoo
     assert hooked.run("--handed-on") == (1, f"{reserved}; {CHANGED}")
 
 
+def test_event_of_what_create_edited_is_written_when_the_mode_becomes_audit_meanwhile(hooked: Hooked) -> None:
+    hooked.policy({**ENV, "mode": "Audit"})
+    hooked.decided({"CA": "/ca.pem"}, draft=DRAFT)
+    assert hooked.run("--handed-on") == STARTS
+    event = hooked.event()
+    assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
+    assert [(edit["name"], edit["applied"]) for edit in event["edits"]] == [("CA", True)]
+    hooked.decided({"CA": "/ca.pem"}, "/etc/ssl", draft=DRAFT)
+    assert hooked.run("--handed-on") == STARTS
+    assert (hooked.event()["event"], hooked.event()["edits"][0]["applied"]) == ("container.would-deny", True)
+
+
 def test_decision_of_the_policy_in_force_is_held_against_it(hooked: Hooked) -> None:
     hooked.policy(ENV)
     hooked.write()

@@ -1,0 +1,397 @@
+"""What must hold in the simulated node, by docs/policy.md and docs/agent.md, and the policies and containers to try.
+
+`Rules.wants` is the oracle. It is written from the documentation and shares nothing with hook/.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from world import Violation, World
+
+if TYPE_CHECKING:
+    from actors import Node
+    from world import SystemCalls
+
+EVENTS, LOST = "/var/log/reassert/events.jsonl", "/run/reassert/lost-events"
+COMPILED = "/var/lib/reassert/etc-reassert-policy.yaml.json"
+VALUE, ABSENT, GPU = "COMPANY_VALUE", "FORBIDDEN", "NVIDIA_VISIBLE_DEVICES"
+MOUNT, SOURCE, SCRATCH = "/etc/ssl", "/etc/company", "/scratch"
+
+Pairs = list[str]
+
+
+class Rules:
+    """A random policy: its text, and what it wants of a container. Each has a value of its own, so an old one shows."""
+
+    def __init__(self, number: int, chance: Random) -> None:
+        self.number = number
+        self.value = f"policy-{number}"
+        self.is_audit = chance.random() < 0.2
+        self.ignores = chance.random() < 0.2
+        self.denies = chance.random() < 0.25
+        self.only_team = chance.random() < 0.3
+        self.absent, self.gpu = chance.random() < 0.5, chance.random() < 0.6
+        self.mount, self.scratch = chance.random() < 0.5, chance.random() < 0.15
+        env: list[dict[str, Any]] = [{"name": VALUE, "value": self.value}]
+        if self.absent:
+            env.append({"name": ABSENT, "absent": True})
+        if self.gpu:
+            env.append({"name": GPU, "valueFrom": {"deviceAllocation": {"default": "void"}}})
+        mounts: list[dict[str, Any]] = [{"hostPath": SOURCE, "mountPath": MOUNT}] if self.mount else []
+        if self.scratch:
+            mounts.append({"emptyDir": {"medium": "Memory"}, "mountPath": SCRATCH})
+        rule: dict[str, Any] = {"name": "one", "env": env, "onConflict": "Deny" if self.denies else "Override"}
+        if mounts:
+            rule["mounts"] = mounts
+        if self.only_team or self.scratch:
+            rule["match"] = {"namespaces": ["team-*"]}
+        spec = {
+            "mode": "Audit" if self.is_audit else "Enforce",
+            "failurePolicy": "Ignore" if self.ignores else "Fail",
+            "exclude": {"namespaces": ["kube-system"]},
+            "eventLog": {"maxSizeMiB": 1, "keep": 2},
+            "rules": [rule],
+        }
+        document = {"apiVersion": "reassert/v1", "kind": "NodePolicy", "spec": spec}
+        self.text = json.dumps(document)[:-1] + "}\n"
+
+    def applies(self, start: Start) -> bool:
+        """Whether the rule is for the container's namespace."""
+        if start.namespace == "kube-system":
+            return False
+        return start.namespace.startswith("team-") or not (self.only_team or self.scratch)
+
+    def wants(self, start: Start) -> dict[str, str | None]:
+        """The values that the reserved names must have; None: the name must be absent."""
+        wanted: dict[str, str | None] = {VALUE: self.value}
+        if self.absent:
+            wanted[ABSENT] = None
+        if self.gpu:
+            wanted[GPU] = start.allocation or "void"
+        return wanted
+
+    def is_as_wanted(self, start: Start, env: Pairs) -> bool:
+        """Whether env has exactly one entry of each reserved name with its value, or none where it must be absent."""
+        for name, value in self.wants(start).items():
+            if [entry for entry in env if entry.partition("=")[0] == name] != (
+                [] if value is None else [f"{name}={value}"]
+            ):
+                return False
+        return True
+
+    def refuses(self, start: Start) -> bool:
+        """Whether `onConflict: Deny` refuses the container: it asked for something else than what is reserved."""
+        if not (self.denies and self.applies(start)):
+            return False
+        wanted = self.wants(start)
+        other = any(
+            name in wanted and value != wanted[name] for name, _, value in (entry.partition("=") for entry in start.env)
+        )
+        return other or (self.mount and any(mount["destination"] == MOUNT for mount in start.mounts))
+
+
+class Start:
+    """One container: what the engine asked for, what was done to it, and what it started with."""
+
+    def __init__(self, number: int, is_crio: bool, chance: Random) -> None:
+        self.number, self.is_crio = number, is_crio
+        self.id, self.uid = f"{number:064x}", f"uid-{number}"
+        self.namespace = chance.choice(("team-a", "team-b", "other", "kube-system"))
+        self.bundle = f"/run/{'crio' if is_crio else 'containerd'}/{self.id}"
+        self.allocation = f"GPU-{number}" if chance.random() < 0.4 else ""
+        self.env = ["PATH=/bin"]
+        if self.allocation:
+            self.env.append(f"{GPU}={self.allocation}")
+        for name, value in ((VALUE, "mine"), (ABSENT, "1"), (GPU, "all")):
+            if chance.random() < 0.3:
+                self.env.append(f"{name}={value}")
+        self.mounts = [{"destination": "/proc", "type": "proc", "source": "proc"}]
+        volume = f"/var/lib/kubelet/pods/{self.uid}/volumes/kubernetes.io~empty-dir/v"
+        if chance.random() < 0.15:
+            self.mounts.append({"destination": MOUNT, "type": "bind", "source": volume, "options": ["rbind"]})
+        self.is_odd = chance.random() < 0.04
+        self.has_link = chance.random() < 0.3
+        self.status: int | None = None
+        self.phase = "create"
+        self.config = b""
+        self.table: dict[str, list[str]] = {}
+        self.table_at_start: dict[str, list[str]] = {}
+        self.env_at_start: Pairs = []
+        self.faults: set[str] = set()
+        self.stalled = 0
+        self.began = self.odd_events = 0
+        self.admissible: list[Rules] = []
+        self.stored: Rules | None = None
+
+    def spec(self) -> dict[str, Any]:
+        """The config.json that the engine writes."""
+        if self.is_crio:
+            cgroup = f"kubepods-x.slice:crio:{self.id}"
+            annotations = {
+                "io.kubernetes.cri-o.ContainerType": "container",
+                "io.kubernetes.pod.namespace": self.namespace,
+                "io.kubernetes.pod.name": f"pod-{self.number}",
+                "io.kubernetes.pod.uid": self.uid,
+                "io.kubernetes.container.name": "app",
+            }
+        else:
+            cgroup = f"kubepods-x.slice:cri-containerd:{self.id}"
+            cri = "io.kubernetes.cri."
+            annotations = {
+                f"{cri}container-type": "container",
+                f"{cri}container-name": "app",
+                f"{cri}sandbox-namespace": self.namespace,
+                f"{cri}sandbox-name": f"pod-{self.number}",
+                f"{cri}sandbox-uid": self.uid,
+            }
+        return {
+            "ociVersion": "1.0.2",
+            "process": {"env": self.env, "args": ["sh"], "cwd": "/", "capabilities": {"bounding": ["CAP_KILL"]}},
+            "root": {"path": "rootfs"},
+            "mounts": self.mounts,
+            "annotations": annotations,
+            "linux": {"cgroupsPath": cgroup, "namespaces": [{"type": "pid"}, {"type": "mount"}]},
+        }
+
+    def allocated(self) -> str:
+        """The entry of kubelet's checkpoint: the plugin's answer sets GPU (v1beta1 ContainerAllocateResponse)."""
+        pair = b"".join(bytes([tag, len(text)]) + text.encode() for tag, text in ((10, GPU), (18, self.allocation)))
+        answer = base64.b64encode(bytes([10, len(pair)]) + pair).decode()
+        entry = {
+            "PodUID": self.uid,
+            "ContainerName": "app",
+            "ResourceName": "nvidia.com/gpu",
+            "DeviceIDs": {"-1": [self.allocation]},
+            "AllocResp": answer,
+        }
+        return json.dumps(entry, separators=(",", ":"))
+
+
+class Watch:
+    """Looks at what happens, and raises Violation."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.engines = 0
+        self.current: Rules = None  # type: ignore[assignment]  # until the first policy is there
+        self._next: Rules = None  # type: ignore[assignment]
+        self._is_broken = False
+        self._underway: list[Start] = []
+        self._events: dict[str, list[dict[str, Any]]] = {}
+        self._rest = b""
+        self._drafts: dict[str, Rules] = {}
+        self._stale: list[Rules] = []
+        self._last_fault = -1
+        self._edited_at = 0
+        self.started_count = self.refused_count = self.failed_count = self.warm = self.cold = 0
+        self.torn = 0
+
+    # What the administrator does.
+
+    def _stored(self) -> Rules | None:
+        """The policy whose compiled form is in the store."""
+        node = self._world.find(COMPILED)[2]
+        found = re.search(rb'"sha256":"([0-9a-f]+)"', node.data) if node else None
+        return self._drafts.get(found[1].decode()) if found else None
+
+    def is_compiled(self) -> bool:
+        """Whether the store has the policy of the last edit, so that it stays in force after an edit with an error."""
+        return self._stored() is self.current
+
+    def draft(self, rules: Rules) -> None:
+        """The policy that is about to be written."""
+        self._next, self._is_broken = rules, False
+        self._drafts[hashlib.sha256(rules.text.encode()).hexdigest()] = rules
+
+    def broken(self) -> None:
+        """It has an error, or its writer will die."""
+        self._is_broken = True
+
+    def about_to_edit(self) -> None:
+        """From now on the new policy may be in force."""
+        if not self._is_broken:
+            for start in self._underway:
+                start.admissible.append(self._next)
+            self._coming = self._next
+
+    _coming: Rules | None = None
+
+    def edited(self) -> None:
+        """From now on the new policy is in force; one with an error never is."""
+        if not self._is_broken:
+            if self.current is not None:
+                self._stale.append(self.current)
+            self.current, self._coming = self._next, None
+            self._edited_at = self._world.steps
+            if self._last_fault < 0:
+                self._stale.clear()
+
+    # What happens.
+
+    def fault(self, kind: str) -> None:
+        """Something failed from outside: every container that is being started may be refused, or lose its event."""
+        for start in self._underway:
+            start.faults.add(kind)
+        self._last_fault = self._world.steps
+
+    def short_write(self) -> None:
+        """A process wrote a part of its bytes, perhaps to the log, and may be killed before it takes them back."""
+        self.torn += 1
+
+    def log(self, data: bytes) -> None:
+        """Bytes that were appended to the event log; after a NUL, how many were taken back."""
+        world = self._world
+        world.trace = hash((world.trace, zlib.crc32(data)))
+        if data[:1] == b"\0":
+            taken = int.from_bytes(data[1:], "little")
+            self._rest = self._rest[: len(self._rest) - taken]
+            return
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                self.torn -= 1  # another process appended to half a line: the disk was full
+                if self.torn >= 0:
+                    continue
+                raise self._wrong(None, f"a line of the event log is no JSON: {line[:200]!r}") from None
+            if "id" in event:
+                self._events.setdefault(event["id"], []).append(event)
+                kind = event.get("start")
+                self.warm += kind == "warm"
+                self.cold += kind == "cold"
+
+    def mounted(self, start: Start, path: str, source: str) -> None:
+        """A hook mounted something in a container."""
+        start.table.setdefault(path, []).append(source)
+        if self._world.current.process.is_agent:
+            raise self._wrong(
+                start, f"a late mount is possible: the agent mounted {path} (docs/agent.md: it never mounts)"
+            )
+        if start.phase != "hooks":
+            raise self._wrong(start, f"a late mount: {path} was mounted when the container's hooks had ended")
+
+    def begins(self, start: Start) -> None:
+        """The engine is about to start a container."""
+        start.began = self._world.steps
+        start.stored = self._stored()
+        start.odd_events = len(self._events.get("create", ()))
+        start.admissible = [self.current, *([self._coming] if self._coming else [])]
+        self._underway.append(start)
+        world = self._world
+        start.faults |= {kind for kind, there in (("full", world.full), ("descriptors", world.no_descriptor)) if there}
+
+    def leaves(self, start: Start) -> None:
+        """The container is gone."""
+        self._underway.remove(start)
+        self._events.pop(start.id, None)
+
+    def started(self, start: Start) -> None:
+        """The runtime starts the container's process."""
+        for path, sources in start.table.items():
+            if sources.count(SOURCE) > 1:
+                raise self._wrong(start, f"{path} is mounted {len(sources)} times: {sources}")
+
+    def ends(self, start: Start) -> None:
+        """The runtime, or what stood in its place, has ended: the container runs, or was refused."""
+        if start.status is None:
+            raise self._wrong(start, "it hangs: no end within two minutes")
+        if start.stalled > 8_000_000_000:
+            start.faults.add("stalled")
+        policies = [*start.admissible, *self._older(start)]
+        events = self._events.get(start.id, [])
+        if start.is_odd:  # reassert cannot know the id, and takes the next word for it
+            events = events + self._events.get("create", [])[start.odd_events :]
+        if start.phase == "started":
+            self.started_count += 1
+            self._was_started(start, policies, events)
+        else:
+            self.refused_count += 1
+            self._was_refused(start, policies, events)
+
+    def _older(self, start: Start) -> list[Rules]:
+        """Policies that may still be in force, because a compile failed or was killed since the last edit."""
+        if not start.faults and self._last_fault < self._edited_at:
+            return []
+        return [*self._stale[-6:], *[rules for rules in (start.stored, self._stored()) if rules]]
+
+    def _was_started(self, start: Start, policies: list[Rules], events: list[dict[str, Any]]) -> None:
+        excluded = start.namespace == "kube-system"
+        if excluded:
+            if start.env_at_start != start.env:
+                raise self._wrong(start, "a container of an excluded namespace was changed")
+            return
+        if not any(self._may_start(start, rules, policies, events) for rules in policies):
+            raise self._wrong(
+                start,
+                f"started with {start.env_at_start}, mounts {start.table_at_start}; events {events}; the policies in "
+                f"force: {[rules.text for rules in policies]}",
+            )
+
+    def _may_start(self, start: Start, rules: Rules, policies: list[Rules], events: list[dict[str, Any]]) -> bool:
+        """Whether a container may start as it did under a policy."""
+        if not rules.applies(start):
+            return start.env_at_start == start.env and not (start.is_odd and not rules.is_audit)
+        is_logged = bool(events) or bool(start.faults & {"full", "descriptors", "agent", "kill"})
+        if rules.is_audit:
+            needs_event = start.is_odd or rules.refuses(start) or not rules.is_as_wanted(start, start.env)
+            return start.env_at_start == start.env and (is_logged or not needs_event)
+        if start.env_at_start == start.env and not rules.is_as_wanted(start, start.env):
+            return rules.ignores and bool(start.faults) and is_logged  # the node failed, and the policy says: start
+        if rules.refuses(start) or start.is_odd or not rules.is_as_wanted(start, start.env_at_start):
+            return False
+        was_changed = is_logged and any(other.is_audit or not other.mount for other in policies)  # before the look
+        if rules.mount and start.table_at_start.get(MOUNT) != [SOURCE] and not was_changed:
+            return False
+        if rules.scratch and SCRATCH not in start.table_at_start:
+            return False
+        return is_logged or (rules.is_as_wanted(start, start.env) and not rules.mount)
+
+    def _was_refused(self, start: Start, policies: list[Rules], events: list[dict[str, Any]]) -> None:
+        if start.faults - {"agent"}:
+            self.failed_count += 1
+            return
+        if start.is_odd or len({rules.number for rules in policies}) > 1:
+            may = True  # the policy was changed between the create and the hook
+        else:
+            may = any(rules.refuses(start) and not rules.is_audit for rules in policies)
+        if not may:
+            raise self._wrong(
+                start, f"was refused with status {start.status}; events {events}; in force: {policies[0].text}"
+            )
+        if not [event for event in events if event["event"] in ("container.denied", "container.error")]:
+            raise self._wrong(start, f"was refused without an event; events {events}")
+
+    def after(self, start: Start, calls: SystemCalls) -> None:
+        """Some time later: nothing has changed, and nothing is left."""
+        names = set(self._world.node(start.bundle).entries) - {"config.json", "log.json", "pid"}
+        if names and not start.faults & {"kill"}:
+            raise self._wrong(start, f"left behind in the bundle: {sorted(names)}")
+        if start.phase == "started":
+            if bytes(self._world.node(f"{start.bundle}/config.json").data) != start.config:
+                raise self._wrong(start, "config.json was changed after the runtime had read it")
+            if start.table != start.table_at_start:
+                raise self._wrong(start, f"the mounts were changed after the start: {start.table}")
+
+    def at_the_end(self, node: Node) -> None:
+        """Nothing that has ended holds a descriptor, and no temporary file is left in the store."""
+        for process in node.world.processes.values():
+            if process.status is not None and process.files:
+                raise self._wrong(None, f"{process.argv} has ended and holds {process.files}")
+
+    def _wrong(self, start: Start | None, text: str) -> Violation:
+        about = (
+            f"container {start.number} in {start.namespace} (faults {sorted(start.faults)}, odd {start.is_odd}): "
+            if start
+            else ""
+        )
+        error = Violation(about + text)
+        self._world.fail(error)
+        return error

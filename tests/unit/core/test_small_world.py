@@ -1,0 +1,167 @@
+"""`plan` over a whole small world: each policy of one or two rules, with each start of a container. No sample.
+
+Names A, B and C, values 1, 2 and 3, and up to two entries of env in every order. The oracle is written from
+docs/policy.md ("env", "mounts", "Rules that meet") and uses nothing of hook/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations, product
+from typing import Any
+
+import pytest
+
+from hook.core.container.allocation import Allocation
+from hook.core.container.start import Start
+from hook.core.facts import Container, Facts
+from hook.core.plan import plan
+from hook.core.policy.model import Policy
+from unit.support import POD, policy
+
+NAMES, VALUES = ("A", "B", "C"), ("1", "2", "3")
+FILE, HOST, CLAIMED = "/etc/value", "/etc/company", "3"
+
+ENTRIES: tuple[dict[str, Any], ...] = (
+    *({"name": "A", "value": value} for value in VALUES),
+    {"name": "A", "absent": True},
+    {"name": "?", "absent": True},
+    {"name": "A", "valueFrom": {"file": FILE}},
+    *({"name": "A", "valueFrom": {"deviceAllocation": given}} for given in ({}, {"default": "1"}, {"default": "Keep"})),
+    {"name": "B", "value": "2"},
+)
+"""All kinds of reserved env. A pattern stands for every name, and an exact name has precedence over it."""
+
+RESERVED = {"hostPath": HOST, "mountPath": "/m"}
+MOUNTS: tuple[dict[str, Any], ...] = (
+    RESERVED,
+    {"mountPath": "/m", "absent": True},
+    {**RESERVED, "volumesAbove": "Allow"},
+    {"hostPath": HOST, "mountPath": "/m/n", "volumesAbove": "Allow"},
+    {**RESERVED, "allowBelow": ["/m/n"]},
+)
+PLACES = ("/m", "/m/n", "/p")
+
+
+def environments() -> Iterator[list[str]]:
+    """Every env of at most two entries, and all four orders of three entries with the name A twice."""
+    entries = [f"{name}={value}" for name, value in product(NAMES, VALUES)]
+    yield []
+    yield from ([entry] for entry in entries)
+    yield from (list(pair) for pair in product(entries, entries))
+    yield from (list(order) for order in permutations(("A=1", "B=2", "A=3")))
+
+
+def policies() -> Iterator[tuple[Policy, list[tuple[dict[str, Any], bool]], bool]]:
+    """Each policy, with its entries, whether each is of a rule that denies, and whether it is in Audit mode."""
+    for first, second in product(ENTRIES, (None, *ENTRIES)):
+        for denies, audit in product((False, True), repeat=2):
+            rules: list[dict[str, Any]] = [
+                {"name": "one", "env": [first], "onConflict": "Deny" if denies else "Override"}
+            ]
+            entries = [(first, denies)]
+            if second is not None:
+                # Rules that always match the same containers may not contradict each other.
+                rules[0]["match"] = {"containerNames": ["app"]}
+                rules.append({"name": "two", "match": {"namespaces": ["team-a"]}, "env": [second]})
+                entries.append((second, False))
+            yield policy(*rules, mode="Audit" if audit else "Enforce"), entries, audit
+
+
+def wanted(entry: dict[str, Any], name: str, allocated: bool) -> tuple[str | None, bool] | None:
+    """What an entry wants of a name: its value or None for absent; and whether it is a pattern. None: nothing."""
+    if entry["name"] not in (name, "?"):
+        return None
+    if entry.get("absent"):
+        return None, entry["name"] == "?"
+    if "value" in entry:
+        return entry["value"], False
+    source = entry["valueFrom"]
+    if "file" in source:
+        return "2", False
+    if allocated:
+        return CLAIMED, False
+    default = source["deviceAllocation"].get("default")
+    return None if default == "Keep" else (default, False)
+
+
+def expected(
+    entries: list[tuple[dict[str, Any], bool]], env: list[str], allocated: bool
+) -> tuple[bool, dict[str, Any]]:
+    """Whether the container is refused, and what each reserved name must be afterwards."""
+    result: dict[str, Any] = {}
+    refused = False
+    for name in NAMES:
+        claims = [
+            (*found, denies) for entry, denies in entries if (found := wanted(entry, name, allocated)) is not None
+        ]
+        exact = [claim for claim in claims if not claim[1]]
+        counting = exact or claims
+        if not counting:
+            continue
+        if len({value for value, _, _ in counting}) > 1:
+            refused = True  # two rules contradict each other
+            continue
+        result[name] = counting[0][0]
+        conflicts = [entry for entry in env if entry.partition("=")[0] == name and entry != f"{name}={result[name]}"]
+        kept = any(entry["name"] == name and denies for entry, denies in entries)  # also a rule that leaves it as it is
+        refused |= bool(conflicts) and (kept or any(denies for _, _, denies in counting))
+    return refused, result
+
+
+@pytest.mark.slow
+def test_every_env_under_every_policy() -> None:
+    """The container has exactly one entry of a reserved name or none, others stay in their order, or it is refused."""
+    cases = 0
+    all_env = list(environments())
+    given = Allocation("x/y", ["1"], b"\x0a\x06\x0a\x01A\x12\x013")
+    for reserved, entries, audit in policies():
+        for allocated, env in product((False, True), all_env):
+            facts = Facts()
+            facts.files[FILE] = "2"
+            facts.allocations = [given] if allocated else []
+            start = Start(list(env), [], [], [], {})
+            decided = plan(reserved, Container(POD, start, facts))
+            refused, values = expected(entries, env, allocated)
+            about = (entries, audit, allocated, env)
+            assert bool(decided.denials) == refused, about
+            assert bool(decided.refusal()) == (refused and not audit), about
+            cases += 1
+            if refused:
+                continue
+            decided.apply(start)
+            there = [entry.partition("=")[::2] for entry in start.env]
+            for name, value in values.items():
+                assert [text for key, text in there if key == name] == ([] if value is None else [value]), about
+            others = [entry for entry in env if entry[0] not in values]
+            assert [entry for entry in start.env if entry[0] not in values] == others, about
+            assert decided.is_empty() == (start.env == env), about
+    assert cases == 4 * len(ENTRIES) * (len(ENTRIES) + 1) * 2 * len(all_env)
+
+
+def mount_lists() -> Iterator[list[str]]:
+    """Every list of at most three mounts of a pod at three paths, in every order."""
+    for count in range(4):
+        yield from (list(places) for places in permutations(PLACES, count))
+
+
+def test_every_mount_under_every_policy() -> None:
+    """By the table of docs/policy.md: at the reserved path and below it removed, above it a reason to refuse."""
+    for entry, denies, places in product(MOUNTS, (False, True), mount_lists()):
+        reserved = policy({"name": "one", "mounts": [entry], "onConflict": "Deny" if denies else "Override"})
+        start = Start([], [{"destination": place, "type": "bind", "source": "/pods"} for place in places], [], [], {})
+        facts = Facts()
+        facts.directories = {HOST}
+        decided = plan(reserved, Container(POD, start, facts))
+        path = entry["mountPath"]
+        lost = [p for p in places if p == path or (p.startswith(path + "/") and p not in entry.get("allowBelow", ()))]
+        above = [p for p in places if path.startswith(p + "/")]
+        refused = bool(lost and denies) or bool(above and entry.get("volumesAbove") != "Allow")
+        about = (entry, denies, places)
+        assert bool(decided.refusal()) == refused, about
+        if refused:
+            continue
+        decided.apply(start)
+        found = [(mount["destination"], mount["source"]) for mount in start.mounts]
+        assert sorted(p for p, source in found if source == "/pods") == sorted(set(places) - set(lost)), about
+        assert [p for p, source in found if source == HOST] == ([] if entry.get("absent") else [path]), about
