@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
-from e2e.test_trial import hanging
 from hook.agent.answers import LATE
 from hook.agent.service import REQUESTS
 from hook.entry import protocol
@@ -18,6 +21,21 @@ pytestmark = [pytest.mark.frozen, pytest.mark.root]
 
 HANGING = 32
 """Threads that hang at least when the agent is told to end."""
+
+
+@contextmanager
+def hanging(where: Path) -> Iterator[Path]:
+    """A mount that answers no process that looks into it, until the end. Unlike one of e2e.stalled, these can be killed."""
+    where.mkdir()
+    device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    libc = ctypes.CDLL(None, use_errno=True)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    assert libc.mount(b"none", str(where).encode(), b"fuse", 0, options) == 0, os.strerror(ctypes.get_errno())
+    try:
+        yield where
+    finally:
+        os.close(device)
+        libc.umount2(str(where).encode(), 2)
 
 
 def test_it_ends_while_its_requests_hang(agent: Agent) -> None:
