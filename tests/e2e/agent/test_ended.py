@@ -25,7 +25,7 @@ HANGING = 32
 
 @contextmanager
 def hanging(where: Path) -> Iterator[Path]:
-    """A mount that answers no process that looks into it, until the end. Unlike one of e2e.stalled, these can be killed."""
+    """A mount that answers no process that looks into it, which can be killed; those of e2e.stalled cannot."""
     where.mkdir()
     device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -24,7 +24,7 @@ ENGINE_TESTS = (
     "test_verbs.py::test_update_of_a_container_that_is_not_found_is_refused",
     "agent/test_agent.py::test_a_containers_life",
     "agent/test_agent.py::test_a_policy_that_is_edited_between_create_and_its_hook",
-    "nri/test_override.py::test_an_override_is_undone_in_the_container_and_in_exec[2.1-runc-/etc/ssl]",
+    "nri/test_override.py::test_an_override_is_undone_in_the_container_and_in_exec[2.1-runc-/etc/ssl/certs]",
 )
 """By each way in: the hook, the wrapper's create and exec, the other verbs, the agent, the NRI plugin. Its modules are
 those of the whole program, so a case of each finds what the program lacks."""
