@@ -52,5 +52,7 @@ deb=$(DIST=$DIST packaging/deb/build.sh)
 mv "$deb" "$output"
 packaging/release/rpm.sh "$output/${deb##*/}" "$output"
 
-# -- the SBOM
-build/venv/bin/python packaging/release/sbom.py "$DIST/reassert" > "$output/reassert-$version-linux-$machine.cdx.json"
+# -- the SBOM, and what is known about vulnerabilities of its parts
+sbom=$output/reassert-$version-linux-$machine.cdx.json
+build/venv/bin/python packaging/release/sbom.py "$DIST/reassert" > "$sbom"
+build/venv/bin/python packaging/release/vex.py "$sbom" "$output/reassert-$version.openvex.json"

@@ -17,6 +17,7 @@ import pytest
 from hook.core import events
 from hook.core.decide import CONFIG, Case, Done
 from hook.core.policy import compiler
+from hook.core.policy.check import schema
 from hook.core.reserve import Reason
 from hook.nri import report
 from hook.ops.audit import drift
@@ -134,6 +135,11 @@ def test_every_page_is_in_the_index() -> None:
     assert {path.name for path in (ROOT / "docs").glob("*.md")} - listed == {"README.md"}
 
 
+def test_the_page_on_stability_names_the_version_of_policies() -> None:
+    page = (ROOT / "docs/stability.md").read_text()
+    assert re.findall(r"apiVersion: ([^`\s]+)", page) == [schema()["properties"]["apiVersion"]["const"]]
+
+
 # -- docs/events.md
 
 
@@ -154,7 +160,10 @@ def test_every_event_is_described() -> None:
         compiler.LOADED,
     }
     kinds |= {report.CONNECTED, report.DISCONNECTED, report.VIOLATION, report.RELIEVED}
-    assert kinds == set(re.findall(r"^\| `((?:container|policy|nri)\.[\w-]+)` \|", EVENTS, re.MULTILINE))
+    source = "".join(path.read_text() for path in (ROOT / "hook").rglob("*.py"))
+    kinds |= set(re.findall(r'"((?:agent|handler)\.\w+)"', source))
+    described = re.findall(r"^\| `((?:container|policy|nri|agent|handler)\.[\w-]+)` \|", EVENTS, re.MULTILINE)
+    assert kinds == set(described)
 
 
 def test_every_field_of_an_event_is_described() -> None:

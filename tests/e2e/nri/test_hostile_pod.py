@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.hostile_pod import BUNDLE, of_result, policy, suite_of
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.naive import naive_plugin, setting
 from e2e.support import Node
+
+pytestmark = pytest.mark.parametrize("containerd", ["2.1"], indirect=True)
+"""What differs between engines is tried by the other files of this directory."""
 
 
 def test_pods_hold_all_with_the_nri_plugin(
