@@ -76,7 +76,9 @@ def handle(options: Options, invocation: Invocation, caller: Caller) -> "list[st
     try:
         arguments = _ACTIONS[invocation.verb](invocation, options.real, asking)
     except Exception as error:
-        caller.report(options, case.failed(Unacceptable(f"{invocation.verb}: {describe(error)}")))
+        refusal = Unacceptable(f"{invocation.verb}: {describe(error)}")
+        refusal.__cause__ = error  # a shortage of the node is not the container's fault, nor an agent's refusal
+        caller.report(options, case.failed(refusal))
         return invocation.arguments
     if invocation.verb == "exec":
         caller.count(options, case, is_exec=True)

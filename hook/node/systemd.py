@@ -164,7 +164,7 @@ def version_of(program: str, oldest: tuple[int, int]) -> tuple[int, int, int]:
     done = command([program, "--version"])
     found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
     name = os.path.basename(program)
-    if found is None:
+    if done.returncode or found is None:
         said = " ".join((done.stdout + done.stderr).split())
         raise NodeError(f"`{name} --version` prints no version: {said!r}")
     major, minor, patch = map(int, found.groups())

@@ -186,7 +186,11 @@ class Node:
         self._kubelet = Lock(w)
         self.directory = tempfile.TemporaryDirectory(prefix="simulator-")
         given = {
-            "hook.core.linux.look": {"look": self._look, "look_at_node_paths": lambda *_: ([], [])},
+            "hook.core.linux.look": {
+                "look": self._look,
+                "look_at_node_paths": lambda *_: ([], []),
+                "look_at_processes": lambda *_: [],
+            },
             "hook.core.linux.mountns": {
                 **{name: lambda *_: None for name in ("own_directories", "few_arenas", "trim_memory")},
                 "OldKernel": type("OldKernel", (Exception,), {}),

@@ -130,6 +130,8 @@ def _unbase64(text: str) -> bytes:
     from binascii import a2b_base64  # a file to load in some builds of Python, only where something is allocated
 
     try:
+        if len(text) % 4 or text.endswith("==="):  # binascii takes more padding than there has to be
+            raise ValueError("Incorrect padding")
         return a2b_base64(text, strict_mode=True)
     except ValueError as error:
         raise Malformed(f"AllocResp is not base64: {error}") from None

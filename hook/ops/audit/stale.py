@@ -54,7 +54,10 @@ def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale
 
 
 def _has_mount(container: Running, destination: str, source: str) -> bool:
-    return has_mount(container.spec(), destination, source)
+    """Whether config.json has the mount; False if it cannot be read."""
+    with suppress(ReassertError, OSError):
+        return has_mount(container.spec(), destination, source)
+    return False
 
 
 def hints(policy: Policy) -> list[str]:

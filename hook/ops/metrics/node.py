@@ -120,9 +120,10 @@ class NodeState:
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY
-            self._metrics.set_all("stale_containers", {})
+            stale: dict[str, int] = {}
             with suppress(OSError, ReassertError):
-                self._metrics.set_all("stale_containers", Counter(found.source for found in self._look(known.policy)))
+                stale = Counter(found.source for found in self._look(known.policy))
+            self._metrics.set_all("stale_containers", stale)
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
