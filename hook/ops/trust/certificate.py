@@ -46,6 +46,11 @@ _TEXT = tuple(
 )
 """Types of strings that OpenSSL compares as text."""
 
+_NO_NAME = tuple(
+    getattr(x509.name._ASN1Type, kind) for kind in ("OctetString", "UTCTime", "GeneralizedTime", "VisibleString")
+)
+"""Types that `cryptography` reads in a name and OpenSSL refuses (`mstring wrong tag`): it reads no further."""
+
 _KEY = "a private key, not a certificate; remove it from the file, and keep it where only its owner can read it"
 
 
@@ -244,6 +249,9 @@ def _checked(content: bytes, place: Place, added: bool) -> Certificate:
     try:
         certificate.not_a_ca()
         _ = certificate.hash, certificate.subject, certificate.issuer, certificate.begins, certificate.ends
+        for attribute in (*certificate.parsed.subject, *certificate.parsed.issuer):
+            if attribute._type in _NO_NAME:
+                raise ValueError(f"a name has a value of type {attribute._type.name}, which OpenSSL refuses")
     except _UNREADABLE as error:
         raise _broken(place, error) from None
     return certificate
