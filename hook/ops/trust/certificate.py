@@ -25,7 +25,8 @@ from hook.ops.trust import der
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
 warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # of a name: a country of three letters, say
 
-_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
+_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[\x01-\x20\x80-\xff]*$")
+"""OpenSSL drops such bytes at a line's end, also those of 128 and more: its `char` has a sign."""
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE")
 _PKCS12 = b"\x02\x01\x03\x30"
 """Its version and the begin of its first part; a certificate begins with a part."""

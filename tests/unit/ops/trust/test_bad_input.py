@@ -115,6 +115,12 @@ def test_a_name_of_a_type_that_openssl_refuses_is_refused(whose: str, tag: int) 
     assert read.returncode == 0, read.stderr
 
 
+def test_bytes_after_a_begin_line_hide_no_entry() -> None:
+    """OpenSSL reads both entries."""
+    other = OTHER.pem.replace(b"BEGIN CERTIFICATE-----", b"BEGIN CERTIFICATE-----\xc2\xa0")
+    assert len(certificates(GOOD.pem + other, "ca.pem", True, 2)) == 2
+
+
 def test_one_broken_entry_of_a_bundle_refuses_all_of_it(built: Node) -> None:
     broken = bytearray(GOOD.der)
     broken[20:60] = b"\xff" * 40
