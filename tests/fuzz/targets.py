@@ -183,7 +183,7 @@ def cmdline(data: bytes) -> None:  # noqa: PLR0912  # the cases of one property
     invocation = Invocation(arguments)
     doubt, starts_nothing = invocation.doubt(), invocation.starts_nothing()
     if _front().passes("\0".join(arguments).encode() + b"\0\0"):
-        printing = arguments[0] in ("--help", "--version", "-h", "-v")  # whatever follows
+        printing = {arguments[one.begin] for one in invocation.globals} & {"--help", "--version", "-h", "-v"}
         assert starts_nothing and (printing or not doubt), f"front passes {arguments}, and reassert would not"
     if doubt or (not starts_nothing and invocation.verb not in EDITING_VERBS):
         return
