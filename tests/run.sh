@@ -6,6 +6,7 @@
 #   tests/run.sh --fast tests/unit -k glob only some of them; the arguments are pytest's
 #   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes
 #   sudo tests/run.sh tests/e2e/test_hook.py -k audit
+#   sudo tests/run.sh --fuzz 600          fuzz each target of tests/fuzz for so many seconds, with other inputs each time
 #
 # In CI (CI=true) a test that is skipped because the machine lacks something counts as failed.
 set -eu
@@ -75,6 +76,11 @@ if [ "${1:-}" = --fast ]; then
   shift
   fast "$@"
 fi
+if [ "${1:-}" = --fuzz ]; then
+  case ${2:-} in '' | *[!0-9]*) fail "--fuzz takes the seconds for each target" ;; esac
+  export REASSERT_FUZZ_SECONDS=$2
+  set -- --numprocesses=2 tests/fuzz -k test_target_holds
+fi
 [ "$(id -u)" -eq 0 ] || fail "run it as root: sudo tests/run.sh; without root: tests/run.sh --fast"
 
 # How long each part took, for the end.
@@ -93,7 +99,7 @@ took "packages"
 units=
 for argument; do
   case $argument in
-  tests/unit*) [ "$units" = no ] || units=yes ;;
+  tests/unit* | tests/fuzz) [ "$units" = no ] || units=yes ;;
   tests/*) units=no ;;
   esac
 done

@@ -136,6 +136,13 @@ class Invocation:
                     return f"{named(verb or self.verb)} may be the verb or a value of the unknown option {name}"
         if self.verb and self.verb not in VERBS:
             return f"{named(self.verb)} is not a known verb of an OCI runtime"
+        for option in self.options if self.verb != "exec" else ():
+            given = self.arguments[option.begin : option.end]
+            # runc moves an option to the front without the `-` or `--` after it, and there it takes another word.
+            ends = option.end == len(self.arguments) and given[1:] in ([], ["-"])
+            lacks = (ends or given[1:] == ["--"]) and given[0].lstrip("-") in (option.name, option.name[0])
+            if lacks and option.name in _OPTIONS.get(self.verb, _CREATE)[0].split():
+                return f"the option {named(given[0])} has no value"
         for option in self.options:
             after = self.arguments[option.end : option.end + 1]
             if not option.known and after and (self.verb in ("exec", "update") or after[0].startswith("-")):

@@ -182,10 +182,9 @@ def cmdline(data: bytes) -> None:  # noqa: PLR0912  # the cases of one property
     arguments = [_WORDS[byte % len(_WORDS)] for byte in data[:12]]
     invocation = Invocation(arguments)
     doubt, starts_nothing = invocation.doubt(), invocation.starts_nothing()
-    if arguments and arguments[-1].startswith("-"):
-        return  # known: runc moves an option without its value to the front, where it takes the next word (README.md)
     if _front().passes("\0".join(arguments).encode() + b"\0\0"):
-        assert not doubt and starts_nothing, f"front passes {arguments}, and reassert would not"
+        printing = {arguments[one.begin] for one in invocation.globals} & {"--help", "--version", "-h", "-v"}
+        assert starts_nothing and (printing or not doubt), f"front passes {arguments}, and reassert would not"
     if doubt or (not starts_nothing and invocation.verb not in EDITING_VERBS):
         return
     subprocess.run(["find", str(WORK), "-mindepth", "1", "-delete"], check=True)
@@ -207,6 +206,8 @@ def cmdline(data: bytes) -> None:  # noqa: PLR0912  # the cases of one property
         broken = [state / "state.json", state / "status"]
     else:
         broken = [cwd / given if given and given != "config.json" else bundle / "config.json"]
+    if not starts_nothing and not broken[0].parent.is_dir():
+        return  # a bundle that none of the words makes
     for file in broken:
         if file.parent.is_dir() and not file.is_dir():
             file.write_text("{")

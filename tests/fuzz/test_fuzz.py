@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,10 +40,15 @@ def fuzz(target: str, tree: Path, scratch: Path, seconds: str = "") -> subproces
         sanitizers = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
         source = f'-DFRONT="{tree}/packaging/front/front.c"'
         subprocess.run(["gcc", *sanitizers, "-DREPLAY", source, "-o", command[0], str(HERE / "front.c")], check=True)
-    else:
-        limit = f"-max_total_time={seconds}" if seconds else f"-runs={RUNS.get(target, 3000)}"
-        command = [sys.executable, str(HERE / "drive.py"), target, "--tree", str(tree), limit, "-seed=1"]
-        command.append(f"-artifact_prefix={scratch}/")
+        until = time.monotonic() + int(seconds or 0)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+        while time.monotonic() < until and done.returncode == 0:
+            command[2] = str(int(command[2]) + 1)  # the next seed
+            done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+        return done
+    limits = [f"-max_total_time={seconds}"] if seconds else [f"-runs={RUNS.get(target, 3000)}", "-seed=1"]
+    command = [sys.executable, str(HERE / "drive.py"), target, "--tree", str(tree), *limits]
+    command.append(f"-artifact_prefix={scratch}/")
     return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
 
 

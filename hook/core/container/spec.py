@@ -22,7 +22,7 @@ ENTRIES = 100_000
 Linux makes at most 100,000 mounts in a namespace (fs.mount-max). With the default stack limit it starts no process with
 more than 2 MiB of env and arguments."""
 
-_STRICT = ("mounts", "annotations", "linux", "root", "hooks")
+_STRICT = ("mounts", "annotations", "linux", "root", "hooks", "capabilities")
 """Members whose values may have no duplicate names."""
 
 

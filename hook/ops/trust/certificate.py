@@ -25,7 +25,8 @@ from hook.ops.trust import der
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
 warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # of a name: a country of three letters, say
 
-_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[ \t\r]*$")
+_BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[\x01-\x20\x80-\xff]*$")
+"""OpenSSL drops such bytes at a line's end, also those of 128 and more: its `char` has a sign."""
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE")
 _PKCS12 = b"\x02\x01\x03\x30"
 """Its version and the begin of its first part; a certificate begins with a part."""
@@ -45,6 +46,11 @@ _TEXT = tuple(
     for kind in ("UTF8", "Printable", "T61", "IA5", "Visible", "Universal", "BMP")
 )
 """Types of strings that OpenSSL compares as text."""
+
+_NO_NAME = tuple(
+    getattr(x509.name._ASN1Type, kind) for kind in ("OctetString", "UTCTime", "GeneralizedTime", "VisibleString")
+)
+"""Types that `cryptography` reads in a name and OpenSSL refuses (`mstring wrong tag`): it reads no further."""
 
 _KEY = "a private key, not a certificate; remove it from the file, and keep it where only its owner can read it"
 
@@ -244,6 +250,9 @@ def _checked(content: bytes, place: Place, added: bool) -> Certificate:
     try:
         certificate.not_a_ca()
         _ = certificate.hash, certificate.subject, certificate.issuer, certificate.begins, certificate.ends
+        for attribute in (*certificate.parsed.subject, *certificate.parsed.issuer):
+            if attribute._type in _NO_NAME:
+                raise ValueError(f"a name has a value of type {attribute._type.name}, which OpenSSL refuses")
     except _UNREADABLE as error:
         raise _broken(place, error) from None
     return certificate

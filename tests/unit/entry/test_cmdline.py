@@ -220,6 +220,13 @@ def test_the_page_has_the_table_of_verbs() -> None:
         ("--unknown x ID", "x may be the verb or a value of the unknown option --unknown"),
         ("x ID", "x is not a known verb of an OCI runtime"),
         ("create --unknown -b B ID", "-b may be a value of the unknown option --unknown"),
+        ("create -bb0 ID --pid-file", "the option --pid-file has no value"),
+        ("create -bb0 --pid-file -- ID", "the option --pid-file has no value"),
+        ("create -bb0 --pid-file -", "the option --pid-file has no value"),
+        ("create -db b0 --pid-file", "the option --pid-file has no value"),
+        ("update --resources - ID", ""),
+        ("create -bb0 ID --no-pivot", ""),
+        ("exec -p P ID --pid-file", ""),  # of its command
         ("exec --unknown ID", "ID may be a value of the unknown option --unknown"),
     ],
 )

@@ -220,6 +220,7 @@ SPELLINGS = [
     ('{"process": {}, "mounts": [{"destination": "/x", "destination": "/y"}]}', "duplicate member 'destination'"),
     ('{"process": {}, "annotations": {"a": "1", "b": "", "a": "2"}}', "duplicate member 'a'"),
     ('{"process": {}, "linux": {"resources": {}, "resources": {}}}', "duplicate member 'resources'"),
+    ('{"process": {"capabilities": {"bounding": ["CAP_SYS_ADMIN"], "bounding": []}}}', "duplicate member 'bounding'"),
 ]
 
 

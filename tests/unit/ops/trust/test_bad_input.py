@@ -98,6 +98,29 @@ def test_a_source_that_is_no_certificate_is_refused(built: Node, name: str, cont
     assert message in text
 
 
+@pytest.mark.parametrize("whose", ["issuer", "subject"])
+@pytest.mark.parametrize("tag", range(1, 31))
+def test_a_name_of_a_type_that_openssl_refuses_is_refused(whose: str, tag: int) -> None:
+    """OpenSSL reads no certificate after such a one. What is taken goes through the real openssl."""
+    before, name, after = GOOD.der.partition(b"\x0c\x07Good CA")
+    between, _, after = after.partition(name)
+    other = bytes((tag,)) + name[1:]
+    der = before + (other + between + name if whose == "issuer" else name + between + other) + after
+    try:
+        certificates(der, "ca.der", True, 1)
+    except TrustError as error:
+        assert tag not in (12, 18, 19, 20, 22), error
+        return
+    read = subprocess.run(["openssl", "x509", "-inform", "der", "-noout"], input=der, capture_output=True)
+    assert read.returncode == 0, read.stderr
+
+
+def test_bytes_after_a_begin_line_hide_no_entry() -> None:
+    """OpenSSL reads both entries."""
+    other = OTHER.pem.replace(b"BEGIN CERTIFICATE-----", b"BEGIN CERTIFICATE-----\xc2\xa0")
+    assert len(certificates(GOOD.pem + other, "ca.pem", True, 2)) == 2
+
+
 def test_one_broken_entry_of_a_bundle_refuses_all_of_it(built: Node) -> None:
     broken = bytearray(GOOD.der)
     broken[20:60] = b"\xff" * 40
