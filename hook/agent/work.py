@@ -112,7 +112,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return "".join(self._said)
 
     def still_waits(self) -> None:
-        """Raises Fallback if front has stopped waiting or is about to, or if other threads have waited long enough."""
+        """Raises Fallback if front has stopped waiting or is about to, or if other threads have waited long enough.
+
+        Not once a file is replaced: its event is written. A cold start finds the corrected file, and has no event.
+        """
+        if self._replaced:
+            return
         if time.monotonic() > self._deadline:
             raise Fallback(LATE)
         if time.thread_time() > self._cpu:
@@ -324,15 +329,9 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         raise Fallback(MOUNT)
 
     def report(self, options: Options, verdict: Verdict) -> None:
-        """Writes the event. Raises Refused if the verdict is a refusal; Fallback, if it cannot be appended to --log.
-
-        Also late, once a file is replaced: the cold start finds the corrected file, and has no event.
-        """
+        """Writes the event. Raises Refused if the verdict is a refusal; Fallback, if it cannot be appended to --log."""
         if verdict.refusal:
             self.check_log()
-        elif verdict.event and self._replaced:
-            events.write(options.events, verdict.event)
-            return
         super().report(options, verdict)
 
     def count(self, options: Options, case: Case, is_exec: bool = False) -> None:

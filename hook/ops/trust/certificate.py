@@ -299,6 +299,6 @@ def _is_private_key(data: bytes) -> bool:
 def _of_pkcs7(content: bytes, place: Place, added: bool) -> list[Certificate]:
     try:
         found = pkcs7.load_der_pkcs7_certificates(content)
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (*_UNREADABLE, UnsupportedAlgorithm) as error:
         raise _broken(place, error) from None
     return [_checked(certificate.public_bytes(serialization.Encoding.DER), place, added) for certificate in found]

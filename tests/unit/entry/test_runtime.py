@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -15,6 +16,7 @@ from hook.core.policy.compiler import refresh
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
+from hook.entry.exec import ExecCaller, handle
 from hook.entry.write_spec import ANNOTATION, read
 from unit.support import ROOT, config, document
 
@@ -216,6 +218,20 @@ def test_exec_whose_decision_cannot_be_read_is_refused_with_runcs_status(wrapper
         result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
         assert (result.returncode, result.stdout) == (255, "")
         assert result.stderr.startswith("reassert: refused 0a: exec: ")
+
+
+@pytest.mark.parametrize("verb", ["exec", "start"])
+def test_a_shortage_of_the_node_is_an_error_and_no_denial(wrapper: Wrapper, verb: str) -> None:
+    class Short(ExecCaller):
+        def bundle(self, *_: object) -> str:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    where = [f"--policy={wrapper.policy}", f"--store={wrapper.directory}/s", f"--events={wrapper.directory}/events"]
+    options = Options(["--real", str(wrapper.real), *where], ("real", "hook"))
+    with pytest.raises(Refused, match="Too many open files"):
+        handle(options, Invocation([verb, "0a", *(["cmd"] if verb == "exec" else [])]), Short({}))
+    [event] = [json.loads(line) for line in (wrapper.directory / "events").read_text().splitlines()]
+    assert event["event"] == "container.error"
 
 
 def test_refused_exec_is_logged_and_in_audit_mode_no_more_than_that(wrapper: Wrapper) -> None:

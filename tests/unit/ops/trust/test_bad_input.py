@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PublicFormat, pkcs12
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PublicFormat, pkcs7, pkcs12
 
 from hook.ops.trust import source
 from hook.ops.trust.build import Sources, build
@@ -26,6 +26,7 @@ REQUEST = x509.CertificateSigningRequestBuilder().subject_name(named("x")).sign(
 PUBLIC = key().public_key()
 LINES, OTHER_LINES = GOOD.pem.count(b"\n"), OTHER.pem.count(b"\n")
 PFX = pkcs12.serialize_key_and_certificates(b"x", key(1), GOOD.certificate, None, NoEncryption())
+PKCS7 = pkcs7.serialize_certificates([GOOD.certificate], Encoding.DER)
 PUT_BACK = "correct that, or name other files with --add or --system"
 FULL_DISK = str(Path(__file__).with_name("full_disk.py"))
 
@@ -82,6 +83,11 @@ def refused(node: Node) -> str:
             "entry 1 (line 1): not a certificate that can be read (",
         ),
         ("version.der", GOOD.der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x30"), "can be read (48 is not a"),
+        (
+            "version.p7b",
+            PKCS7.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x30"),
+            "entry 1: not a certificate that can be read (",
+        ),
         ("name.der", GOOD.der.replace(b"\x06\x03\x55\x04\x03\x0c", b"\x06\x03\x55\x04\x03\x03"), "that can be read ("),
         (
             "trusted.pem",
