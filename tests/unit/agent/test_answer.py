@@ -22,12 +22,13 @@ from typing import Any
 import pytest
 
 from hook import __version__
-from hook.agent.answers import Counters, Fallback
+from hook.agent.answers import LATE, Counters, Fallback
 from hook.agent.clients import Client, Clients, Job, Kernel
 from hook.agent.memory import Memory
 from hook.agent.service import listener_at
-from hook.agent.work import answer
+from hook.agent.work import Asking, answer
 from hook.core.base.errors import ReassertError, Usage
+from hook.core.decide import Verdict
 from hook.core.linux.mountns import own_directories
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
@@ -576,3 +577,20 @@ def test_probe_of_node_verify_is_counted_apart_and_cold_where_it_is_to_be(
     assert [len(each["starts"]) for each in agent.memory.starts.as_json()] == [1], "it is no start of the node's users"
     (marks / name).write_text(protocol.COLD_PROBE)
     assert cold(asked) == cold(hook, agent, "createRuntime", given) == "probe"
+
+
+def test_correction_that_is_in_place_has_its_event_though_front_waits_no_longer(agent: Agent, here: int) -> None:
+    """A cold start would find the corrected file, and would have no event to write."""
+    agent.write()
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        request = protocol.Request(agent.frame("create", "0a"))
+        caller = Asking(agent.memory, request, Client(ours, agent.front.pid, 0o22), here)
+        other = Asking(agent.memory, request, Client(ours, agent.front.pid, 0o22), here)
+        options, verdict = caller.options(request), Verdict("", {"event": "container.edited"})
+        caller.replace(str(agent.config), b"{}")
+        theirs.close()
+        caller.report(options, verdict)
+        assert cold(other.report, options, verdict) == LATE, "nothing was replaced"
+    [line] = Path(agent.memory.events).read_text().splitlines()
+    assert json.loads(line)["event"] == "container.edited"
