@@ -94,7 +94,7 @@ UNWATCHED = (
 """In a worker's directory: what every start writes, and what is watched in another way. Agents write agent-*.stderr."""
 
 
-_COMPILED_AT = re.compile(rb'"compiledAt":"[^"]*"')
+_COMPILED_AT = re.compile(rb'"(compiledAt|since)":"[^"]*"')
 
 
 def runtimes() -> dict[str, str]:

@@ -214,16 +214,18 @@ def refresh(path: str, store: str) -> str:
     except BeingWrittenError as error:
         content, status, being_written = b"", error.status, str(error)
     key = file_key(status)
-    before, lines = _stored(path, store)
+    compiled, errors = None, [being_written]
+    if not being_written:
+        try:
+            compiled = compile_bytes(path, content)
+        except PolicyInvalid as error:
+            errors = [each.at(path) for each in error.problems if each.severity == "error"]
+    before, lines = _stored(path, store)  # last: another process may have stored it while this one compiled
     last = before if before.get("format") == FORMAT else {}
-    if being_written:  # not stored: that it is closed changes no key
-        return _held(path, last, lines, key, [being_written])
-    try:
-        compiled = compile_bytes(path, content)
-    except PolicyInvalid as error:
-        text = _held(path, last, lines, key, [each.at(path) for each in error.problems if each.severity == "error"])
-        if before.get("sha256") and not last:
-            return text
+    if compiled is None:
+        text = _held(path, last, lines, key, errors)
+        if being_written or (before.get("sha256") and not last):
+            return text  # not stored: no key changes when a writer closes the file
     else:
         why, files = _lacking(compiled, last)
         if last.get("sha256") != compiled.source.sha256 and _seems_cut(content, status, last):
