@@ -93,7 +93,7 @@ took() { # NAME
 
 began=$SECONDS
 packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl curl wget git umoci rpmlint \
-  rpm runsc jq kubernetes-client iproute2 libc6-dev chromium-headless-shell zsh fish
+  rpm runsc jq kubernetes-client iproute2 libc6-dev chromium-headless-shell zsh fish patch
 tests/promtool.sh
 took "packages"
 units=

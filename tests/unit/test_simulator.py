@@ -10,12 +10,20 @@ import sys
 from pathlib import Path
 
 import pytest
+from e2e.support import need
 
 from unit.support import ROOT
 
 HERE = ROOT / "tests" / "simulator"
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("gcc"), reason="front.c is compiled with gcc")]
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def tools() -> None:
+    """front.c is compiled with gcc, and known bugs are put back by patch(1)."""
+    for tool in ("gcc", "patch"):
+        need(shutil.which(tool) is not None, tool)
 
 
 def run(*arguments: object) -> subprocess.CompletedProcess[str]:
