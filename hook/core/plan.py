@@ -1,11 +1,12 @@
 """plan(policy, container) -> Plan: the whole decision. Pure: no I/O. Part of the start path: builtins only."""
 
-from hook.core.base.compare import glob_match
+from hook.core.base.compare import clean, glob_match
 from hook.core.policy.model import AUDIT, FAIL, Match, Policy, excluded, select
 from hook.core.reserve import OF_HOOKS, STEERING, Outcome, Reason, Reserved, env, mounts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Set
     from types import ModuleType
 
     from hook.core.container.start import Start
@@ -137,11 +138,11 @@ def plan(
 
         annotations.want_unsteered(steering, policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
-    shows_the_node = NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root)
-    if shows_the_node:
+    placed = {edit.name for edit in (*outcome.mounts, *outcome.edits)}
+    if NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root, placed):
         from hook.core.reserve import nodepaths  # only containers with hostPaths
 
-        nodepaths.check(policy, identity, container.start.mounts, outcome)  # after the kinds: theirs are not judged
+        nodepaths.check(policy, identity, container.start.mounts, placed, outcome)
     return Plan(policy, matches, outcome, kinds=wanted)
 
 
@@ -170,10 +171,11 @@ _KERNELS = ("proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2")
 """Types of mounts that show no file of the node."""
 
 
-def nodes_own(mounts: "list[dict[str, object]]", kubelet: str) -> bool:
+def nodes_own(mounts: "list[dict[str, object]]", kubelet: str, placed: "Set[str]" = frozenset()) -> bool:
     """Whether a mount may show a path of the node that a user chose: a hostPath, or unknown, as of a subPath.
 
     `kubelet`: its root directory, which has the volumes of other kinds (kubelet's pkg/kubelet/kubelet_getters.go).
+    `placed`: cleaned destinations of reserved mounts, and of those that edits replace or remove: they are not judged.
     """
     pods = f"{kubelet}/pods/"
     made = (*_MADE, pods)
@@ -189,6 +191,6 @@ def nodes_own(mounts: "list[dict[str, object]]", kubelet: str) -> bool:
             or "/.." in source
             or "~local-volume/" in source
             or not any(depth == count and glob_match(form, source) for count, form in forms)
-        ):
+        ) and clean(str(mount["destination"])) not in placed:
             return True
     return False

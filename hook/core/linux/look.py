@@ -458,7 +458,8 @@ class View:
             edit.name: frozenset(node.number for node in place.crossed) for edit, place in places if edit.volumes_above
         }
         known: dict[tuple[Node, bool], tuple[str, frozenset[str]]] = {}
-        for what, path in [*_made_late(self.spec), *_with_devices(self.spec)]:
+        writable = any(edit.can_be_written() for edit, _ in places)  # a runtime makes no device in a read-only mount
+        for what, path in [*_made_late(self.spec), *_with_devices(self.spec, writable)]:
             at: Node | None = None
             allowed: frozenset[str] = frozenset()
             try:
@@ -474,7 +475,7 @@ class View:
             upwards = at.upwards() if at else []
             for edit, own in places:
                 if what == _DEVICE and not edit.can_be_written():
-                    continue  # a runtime makes no device in a read-only mount
+                    continue
                 if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
                     problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and edit.name not in allowed:
@@ -564,8 +565,8 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
     return found
 
 
-def _with_devices(spec: Spec) -> list[tuple[str, str]]:
-    """What the runtime made as a device, and the directories of these."""
+def _with_devices(spec: Spec, themselves: bool) -> list[tuple[str, str]]:
+    """The directories in which the runtime made devices, and the devices `themselves`."""
     paths = made_at(spec)
     above = {path.rpartition("/")[0] or "/" for path in paths}
-    return [(_DEVICES, path) for path in sorted(above)] + [(_DEVICE, path) for path in paths]
+    return [(_DEVICES, path) for path in sorted(above)] + [(_DEVICE, path) for path in paths if themselves]

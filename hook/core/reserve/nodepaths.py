@@ -71,19 +71,18 @@ def reaches(source: str, path: str) -> bool:
     return f"{path}/".startswith(within) or (path[-1] in "/-" and within.startswith(path))
 
 
-def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", outcome: "Outcome") -> None:
+def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: "set[str]", outcome: "Outcome") -> None:
     """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach.
 
-    Mounts that edits replace or remove are not judged.
+    `placed`: as for `hook.core.plan.nodes_own`.
 
     Of an engine's paths only a volume of one counts here: whether one above has it, the hook sees, since most nodes
     lack most of them.
     """
     outcome.node_paths_of_reassert = own(policy, identity)
-    gone = {edit.name for edit in [*outcome.mounts, *outcome.edits] if edit.kind in ("mount", "device")}
     for mount in mounts:
         path = str(mount["destination"])
-        if clean(path) in gone:
+        if clean(path) in placed:
             continue
         for source in _sources(mount):
             if not is_read_only(mount) or source != _without_link(clean(str(mount.get("source")))):

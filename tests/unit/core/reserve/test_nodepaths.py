@@ -68,6 +68,16 @@ def test_mounts_of_the_kernels_own_file_systems_are_not() -> None:
     assert nodes_own([{"destination": "/x", "type": "overlay", "source": "overlay"}], KUBELET_ROOT)
 
 
+def test_a_reserved_mount_needs_no_look_and_a_volume_beside_it_does() -> None:
+    reserved = {"hostPath": "/srv/ca", "mountPath": "/etc/ssl", "readOnly": True}
+    rules = policy({"name": "ca", "mounts": [reserved]})
+    start = container().start
+    plan(rules, Container(POD, start)).apply(start)
+    assert not plan(rules, Container(POD, start)).node_paths_of_reassert
+    start.mounts = [*start.mounts, bind("/etc/sslx", "/data")]
+    assert plan(rules, Container(POD, start)).node_paths_of_reassert
+
+
 @pytest.mark.parametrize("source", ["/", "/etc", "/etc/reassert/trust.d", "/usr/local/sbin/reassert-runc", "/var/log"])
 def test_own_paths_are_refused_unless_read_only(source: str) -> None:
     assert "nodePaths.reassert is Refuse" in decided(source).refusal()
