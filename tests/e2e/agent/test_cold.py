@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
-from e2e.support import RUNTIMES, Bundle, Running, another_root, need, run
+from e2e.support import RUNTIMES, Bundle, Running, need, run
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
 
@@ -34,15 +34,6 @@ def test_reserved_mount_that_could_be_remounted_is_replaced_by_a_cold_start(
     [event] = [event for event in agent.node.logged() if event.get("id") == container.id]
     assert (event["start"], event["applied"], event["verified"]) == ("cold", True, "container")
     assert event["cold"] == "mount"
-
-
-def test_cold_in_another_namespace_and_with_another_root(start: Cold) -> None:
-    for kind in ("-m", "-U", "-pf"):
-        assert start.reason(before=("unshare", kind)) == "peer"
-    with another_root() as root:
-        before = ("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x")
-        assert start.reason(before=before) == "caller"
-    assert not start.is_cold()
 
 
 def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:

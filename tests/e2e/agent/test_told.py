@@ -217,12 +217,3 @@ def scraped(path: Path) -> str:
         while data := connection.recv(1 << 16):
             found += data
     return found.decode()
-
-
-def test_wrong_options_of_the_plugin_end_the_agent_at_once(start: Cold) -> None:
-    agent = start.agent
-    agent.stop()
-    command = [str(REASSERT), "agent", "--socket", str(agent.socket), *agent.node.options(), "--nri"]
-    for wrong in (["--plugin-index", "x"], ["--nri-socket", "relative"], ["--nri-socket", "/" + "x" * 120]):
-        done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2, done.stderr

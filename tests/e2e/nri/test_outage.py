@@ -88,7 +88,9 @@ def bring_back(plugin: Plugin, start_plugin: StartPlugin) -> Plugin:
     return plugin
 
 
-@pytest.mark.parametrize(("runtime", "harm"), [("runc", killed), ("runc", stopped), ("crun", killed)])
+@pytest.mark.parametrize(
+    ("containerd", "runtime", "harm"), [("1.7", "runc", killed), ("2.1", "crun", stopped)], indirect=["containerd"]
+)
 def test_nothing_starts_unadjusted_while_the_plugin_is_away(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, harm: Callable[[Plugin], None]
 ) -> None:

@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import random
 import re
 import resource
 import shutil
@@ -55,17 +54,14 @@ def test_there_is_no_heap(tmp_path: Path) -> None:
     assert not re.search(r"\b(malloc|calloc|realloc|free|strdup|system|popen)\b", symbols)
 
 
-@pytest.mark.slow
 @pytest.mark.traced
 def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     program = tmp_path / "front_test"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-conversion", "-Wno-shadow"]
     test = ROOT / "tests" / "unit" / "agent" / "front_test.c"
     subprocess.run(["gcc", *WARNINGS, *flags, "-o", program, test], check=True)
-    seed = str(random.randrange(1 << 60))
-    done = subprocess.run([program, "3", seed], capture_output=True, text=True)
-    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    assert int(done.stdout) > 1000
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def built(directory: Path) -> Path:

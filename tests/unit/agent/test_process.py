@@ -253,7 +253,7 @@ def test_what_delays_other_starts_is_a_cold_starts(agent: Process) -> None:
         assert agent.ask(create) in (found, protocol.cold("long"))
 
 
-@pytest.mark.parametrize("name", ["socket", "policy", "store", "events"])
+@pytest.mark.parametrize("name", ["socket", "events"])
 def test_relative_path_is_told(name: str) -> None:
     done = reassert("agent", f"--{name}", "x")
     assert (done.returncode, done.stderr) == (2, f"reassert: --{name} takes an absolute path, not 'x'\n")

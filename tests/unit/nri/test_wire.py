@@ -26,35 +26,6 @@ def fed(chunks: list[bytes]) -> list[tuple[int, ttrpc.Message]]:
     return [arrived for chunk in chunks for arrived in streams.feed(chunk)]
 
 
-def test_a_cut_at_every_byte_changes_nothing() -> None:
-    """Also where the rest looks like a whole request: a container's env can hold one."""
-    request = frames(PLUGIN, message(1, CONFIGURE))
-    payload = b"x" * 5000 + request
-    wire = request + frames(RUNTIME, message(1, payload, ttrpc.RESPONSE))
-    whole = fed([wire])
-    assert [(stream, arrived.payload) for stream, arrived in whole] == [(PLUGIN, CONFIGURE), (RUNTIME, payload)]
-    for at in range(len(wire) + 1):
-        assert fed([wire[:at], wire[at:]]) == whole
-    assert fed([bytes([byte]) for byte in wire]) == whole
-
-
-@given(st.lists(st.tuples(st.sampled_from([PLUGIN, RUNTIME]), st.binary(max_size=9000)), max_size=5), st.data())
-def test_any_cuts_of_any_messages(sent: list[tuple[int, bytes]], data: st.DataObject) -> None:
-    wire = b"".join(frames(stream, message(3, payload)) for stream, payload in sent)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
-    chunks = [wire[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
-    assert [(stream, arrived.payload) for stream, arrived in fed(chunks)] == sent
-
-
-@given(st.lists(st.binary(min_size=1, max_size=9000), max_size=5))
-def test_streams_in_frames_of_any_size_and_interleaved(parts: list[bytes]) -> None:
-    """A message cut into frames anywhere, with another stream's frames in between."""
-    body = message(5, b"".join(parts))
-    chunks = [struct.pack(">II", PLUGIN, len(part)) + part for part in (body[:7], body[7:11], body[11:])]
-    found = fed([chunk + frames(3, b"of a stream that nobody knows") for chunk in chunks])
-    assert [arrived.payload for _, arrived in found] == [b"".join(parts)]
-
-
 @given(st.binary(max_size=40000))
 def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
     wire, joined = frames(RUNTIME, data), b""
@@ -140,11 +111,6 @@ def test_a_message_that_is_skipped_has_to_begin_as_a_request_does(payload: bytes
 def test_a_request_has_an_odd_stream(stream: int) -> None:
     with pytest.raises(Violation):
         ttrpc.read_request(ttrpc.Message(stream, ttrpc.REQUEST, b""))
-
-
-def test_recorded_bytes_are_understood() -> None:
-    request = ttrpc.read_request(ttrpc.Message(1, ttrpc.REQUEST, CONFIGURE))
-    assert (request.service, request.method) == ("nri.pkg.api.v1alpha1.Plugin", "Configure")
 
 
 def test_an_answer_that_a_runtime_would_choke_on_is_not_made() -> None:
