@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.hostile_pod import of_result, policy, suite_of
 from e2e.support import Node
 
 
+@pytest.mark.parametrize("runtime", ["crun"])
 def test_pods_hold_all_with_the_wrapper(node: Node, containerd: Containerd, runtime: str) -> None:
     node.write_policy(policy(node))
     before = containerd.pods()

@@ -40,18 +40,6 @@ def test_allow_database(presets: Presets, start_pod: StartPod) -> None:
 
 
 @one_runtime
-def test_a_pod_that_sets_another_value_is_a_conflict(
-    presets: Presets, start_pod: StartPod, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    pod = presets.pod(start_pod)
-    with pytest.raises(CriError, match="env DB_PORT is reserved and was set to something else"):
-        pod.run(name="port", env=[("DB_PORT", "1")])
-    with pytest.raises(CriError, match="mount /cache is reserved and /cache was mounted"):
-        pod.run(name="cache", mounts=[(str(tmp_path_factory.mktemp("v")), "/cache")])
-    pod.run(name="same", env=[("DB_PORT", "6379")])
-
-
-@one_runtime
 def test_both_are_removed_with_the_pod(presets: Presets, start_pod: StartPod) -> None:
     """kubelet removes what is on disk, which has no mount in it. What is in memory goes before the next is mounted."""
     gone, stays = presets.pod(start_pod, name="a"), presets.pod(start_pod, name="b")

@@ -122,25 +122,6 @@ def test_nothing_starts_unadjusted_while_the_plugin_is_away(
 
 
 @one_runtime
-def test_a_request_in_the_middle_of_which_it_is_killed(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
-) -> None:
-    """Stopped first, so that the request lies unread in the socket when the process dies."""
-    plugin = start_plugin()
-    creation = Creation(containerd, start_pod())
-    stopped(plugin)
-    with ThreadPoolExecutor(1) as pool:
-        started = pool.submit(creation.one, "c")
-        wait_for(plugin.has_unread, "the request")
-        killed(plugin)
-        assert started.result(60) is False, creation.started
-    assert _says_why(creation.refused[0]), creation.refused
-    start_plugin()
-    creation.until(starts=True)
-    assert creation.started == [RESERVED] * 2
-
-
-@one_runtime
 def test_the_runtime_restarts_and_the_plugin_comes_back_by_itself(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
 ) -> None:

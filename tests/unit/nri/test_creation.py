@@ -7,15 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
-from hook.core.base.errors import Unacceptable
 from hook.core.container.identity import APP_TYPES
 from hook.core.policy.model import select
 from hook.nri import ttrpc
 from hook.nri.creation import identify, removes_mounts, sends_cdi_devices, version_at_least
-from hook.nri.requested import Mounts
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
 from unit.ownmachine import Machine
@@ -77,12 +73,6 @@ def test_cdi_devices_that_kubelet_asked_for_are_exact(
         assert ("not allocated: mount /usr/gpu" in answer.status.message) is not stays
 
 
-def test_annotations_matter_to_a_container_without_an_allocation(root_dir: Path) -> None:
-    with running(root_dir, document(ANNOTATIONS, kubelet={"root": str(root_dir)})) as plugin:
-        answer = plugin.create([], annotations={"gpu.example/mine": "1", "other.example/mine": "1"})
-        assert dict(adjusted(answer).annotations) == {"-gpu.example/mine": ""}
-
-
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_mount_in_the_way_is_seen_wherever_it_stands(root_dir: Path, position: int) -> None:
     rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
@@ -104,29 +94,6 @@ def test_labels_that_the_engine_put_beside_the_pods_own_are_not_the_pods(root_di
     }
     with running(root_dir, document(rule)) as plugin:
         assert not adjusted(plugin.create([], pod={"labels": {key: "sandbox", "app": "web"}})).env
-
-
-def test_every_container_is_held_against_the_files_as_they_are_now(root_dir: Path) -> None:
-    """The hostPath and the value's file too, not only the policy."""
-    value, source = root_dir / "value", root_dir / "ca"
-    mount = {"hostPath": str(source), "mountPath": "/ca", "onMissingSource": "Skip"}
-    rule = {"name": "r", "env": [{"name": "A", "valueFrom": {"file": str(value)}}], "mounts": [mount]}
-    value.write_text("1\n")
-    with running(root_dir, document(rule)) as plugin:
-
-        def got() -> tuple[list[str], list[str]]:
-            adjustment = adjusted(plugin.create(["A=0"]))
-            return [entry.value for entry in adjustment.env], [mount.destination for mount in adjustment.mounts]
-
-        assert got() == (["1"], [])
-        value.write_text("2\n")
-        source.mkdir()
-        assert got() == (["2"], ["/ca"])
-        source.rmdir()
-        assert got() == (["2"], [])
-        plugin.policy.write_text(document({**rule, "mounts": [], "env": [{"name": "A", "value": "3"}]}))
-        # A busy machine may take longer to compile it than a container waits.
-        wait_until(lambda: got() == (["3"], []))
 
 
 ASKED: dict[str, dict[str, Any]] = {
@@ -164,16 +131,6 @@ def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: P
     with running(root_dir, document(rule, failurePolicy="Ignore")) as plugin:
         status = plugin.peer.call("CreateContainer", create).status
         assert "does not decode" in status.message
-
-
-@given(st.text(st.characters(codec="utf-8"), max_size=200), st.text(st.characters(codec="utf-8")))
-def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, source: str) -> None:
-    mount = ttrpc.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
-    assume("\0" not in destination + source)
-    assert Mounts([mount]).destinations == [destination]
-    for end in range(1, min(len(mount), 2 + len(destination.encode()))):  # cut within the destination
-        with pytest.raises(Unacceptable):
-            Mounts([mount[:end]])
 
 
 def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path) -> None:
