@@ -7,19 +7,13 @@ import fcntl
 import json
 import os
 import resource
-import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import WANTED, Agent
-from e2e.cri.client import wait_for
-from e2e.support import POLICY, REASSERT, Bundle, Running, run
+from e2e.support import POLICY, REASSERT, Bundle, Running
 from hook.node.artifacts.specs import oci_hook
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -199,61 +193,3 @@ def test_what_a_newer_policy_wants_is_not_lost(agent: Agent, bundle: Bundle, cha
     real.chmod(0o755)
     file = edited_after_create(agent, POLICY.replace(old, new), str(real))
     assert refusal in Running(file if way == "warm" else agent.only_cold(file), bundle).refused()
-
-
-AT_ONCE = 60
-"""Containers that are created; half of them at once."""
-
-
-@pytest.fixture
-def bundles(agent: Agent) -> Iterator[list[Bundle]]:
-    """Containers with the first one's files."""
-    first = Bundle(agent.node.directory / "b0", ["/bin/true"])
-    found = [first]
-    first.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=x"]
-    first.spec["linux"].pop("cgroupsPath", None)
-    for number in range(1, AT_ONCE):
-        bundle = object.__new__(Bundle)
-        bundle.directory = agent.node.directory / f"b{number}"
-        bundle.directory.mkdir()
-        bundle.rootfs = first.rootfs
-        bundle.spec = {**first.spec, "root": {"path": str(first.rootfs), "readonly": False}}
-        found.append(bundle)
-    for bundle in found:
-        bundle.save()
-    yield found
-    shutil.rmtree(first.rootfs, ignore_errors=True)
-
-
-def test_many_creations_at_once_with_an_edit_and_a_restart(agent: Agent, bundles: list[Bundle]) -> None:
-    """None is unadjusted, none fails, and who begins after the edit gets the new policy."""
-    file = agent.dispatcher(RUNC)
-    new = POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem")
-    edited = threading.Event()
-    done: list[tuple[bool, Running]] = []
-
-    def create(bundle: Bundle) -> None:
-        after, running = edited.is_set(), Running(file, bundle)
-        assert running.create() == 0, running.output()
-        done.append((after, running))
-
-    def disturb() -> None:
-        wait_for(lambda: len(done) >= AT_ONCE // 4, "a quarter")
-        agent.node.write_policy(new)
-        edited.set()
-        wait_for(lambda: len(done) >= AT_ONCE // 2, "a half")
-        agent.stop(signal.SIGKILL)
-        agent.start()
-
-    with ThreadPoolExecutor(AT_ONCE // 2 + 1) as pool:
-        disturbing = pool.submit(disturb)
-        for created in [pool.submit(create, bundle) for bundle in bundles]:
-            created.result()
-        disturbing.result()
-    found = set()
-    for after, running in done:
-        env = running.bundle.saved()["process"]["env"]
-        assert env[-1] in ("REQUESTS_CA_BUNDLE=/new.pem", *([] if after else [WANTED])), env
-        found.add((after, env[-1]))
-        run(RUNC, "delete", "--force", running.id)
-    assert {after for after, _ in found} == {True, False}, "the edit came at no time between"

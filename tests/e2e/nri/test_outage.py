@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from e2e.cri.client import CriError, Pod, wait_for
-from e2e.cri.fixtures import StartPod, one_runtime
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -119,15 +119,3 @@ def test_nothing_starts_unadjusted_while_the_plugin_is_away(
         creation.until(starts=True)
         took.append(time.monotonic() - begin)
     assert creation.started == [RESERVED] * len(creation.started)
-
-
-@one_runtime
-def test_the_runtime_restarts_and_the_plugin_comes_back_by_itself(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
-) -> None:
-    plugin = start_plugin()
-    containerd.stop()
-    containerd.start()
-    plugin.wait_until_connected(2)
-    assert reserved_in(start_pod().run(image=HOSTILE, env=ENV).environ()) == RESERVED
-    assert plugin.process.poll() is None

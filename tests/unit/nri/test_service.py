@@ -183,10 +183,13 @@ def test_pauses_grow_and_less_so_while_nobody_listens(root_dir: Path, absent: bo
     "options",
     [
         ["--plugin-index", "7"],
+        ["--plugin-index", "x1"],
         ["--socket", "nri.sock"],
         ["--metrics", "0.0.0.0:9464"],
+        ["--metrics", "example:9464"],
         ["--metrics", "unix:relative"],
         ["--metrics", "127.0.0.1:65536"],
+        ["--metrics", "127.0.0.1:-1"],
         ["--socket", "/" + "x" * 107],
     ],
 )
