@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -275,18 +274,6 @@ def test_connections_that_drip_keep_no_scrape_away(process: Process, root_dir: P
     assert b"reassert_nri_connected 0.0" in scrape(path)
     for client in dripping:
         client.close()
-
-
-def test_metrics_on_a_loopback_port(process: Process) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process.options = ("--metrics", f"127.0.0.1:{port}")
-    process.start(WATCHDOG_USEC="600000")
-    process.wait_for("WATCHDOG=1")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    assert "reassert_policy_info{" in text
 
 
 def test_edit_of_the_policy_is_compiled_before_a_container_needs_it(process: Process) -> None:

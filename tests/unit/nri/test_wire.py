@@ -26,6 +26,18 @@ def fed(chunks: list[bytes]) -> list[tuple[int, ttrpc.Message]]:
     return [arrived for chunk in chunks for arrived in streams.feed(chunk)]
 
 
+def test_a_cut_at_every_byte_changes_nothing() -> None:
+    """Also where the rest looks like a whole request: a container's env can hold one."""
+    request = frames(PLUGIN, message(1, CONFIGURE))
+    payload = b"x" * 5000 + request
+    wire = request + frames(RUNTIME, message(1, payload, ttrpc.RESPONSE))
+    whole = fed([wire])
+    assert [(stream, arrived.payload) for stream, arrived in whole] == [(PLUGIN, CONFIGURE), (RUNTIME, payload)]
+    for at in range(len(wire) + 1):
+        assert fed([wire[:at], wire[at:]]) == whole
+    assert fed([bytes([byte]) for byte in wire]) == whole
+
+
 @given(st.binary(max_size=40000))
 def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
     wire, joined = frames(RUNTIME, data), b""
