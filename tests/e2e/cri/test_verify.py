@@ -111,9 +111,6 @@ def test_pods_that_kubelet_ends_are_started_again(containerd: Containerd, node: 
     assert (verified.status, verified.error, verified.report["protected"]) == (0, "", True), verified
     assert verified.results() == dict.fromkeys(RUNTIMES, ("protected", "protected"))
     assert len(ended) >= 3
-    with housekeeping(containerd) as ended:
-        assert verify(containerd, WIRED, probe=True).status == 0
-    assert len(ended) >= 2
 
 
 def test_without_the_sandbox_image_it_says_what_to_do(containerd: Containerd, node: Node) -> None:

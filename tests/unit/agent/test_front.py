@@ -301,6 +301,11 @@ def test_a_hook_passes_its_state_on_and_does_what_the_agent_says(tmp_path: Path,
 
 
 @pytest.mark.root
+def test_a_socket_whose_path_no_address_holds_is_absent(tmp_path: Path, front: Path) -> None:
+    assert Front(tmp_path, front, name="s" * 108).run("x")[1] == b"--cold=absent|x|the state"
+
+
+@pytest.mark.root
 def test_a_request_may_be_as_long_as_a_frame_and_no_longer(tmp_path: Path, front: Path) -> None:
     hook = Front(tmp_path, front)
     assert hook.run("", answer=protocol.go())[0] == 0

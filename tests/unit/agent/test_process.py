@@ -194,14 +194,16 @@ def test_its_place_among_the_nodes_processes(agent: Process) -> None:
 
 
 def test_stuck_requests_hold_up_neither_others_nor_its_end(agent: Process) -> None:
-    """The --log of a refusal is a FIFO that nobody reads."""
+    """The --log of a refusal is a FIFO that nobody reads. systemd starts no other agent before this one has ended."""
     os.mkfifo(agent.directory / "log")
     (agent.directory / "broken").mkdir()
     (agent.directory / "broken/config.json").write_text("{")
     create = ["create", "--bundle", str(agent.directory / "broken"), "0a"]
-    stuck = [agent.send(agent.frame("--log", str(agent.directory / "log"), *create)) for _ in range(8)]
+    frame = agent.frame("--log", str(agent.directory / "log"), *create)
+    stuck = [agent.send(frame) for _ in range(8)]
     assert agent.create() == protocol.go()
-    wait_until(lambda: agent.status()["working"] == 8)
+    stuck += [agent.send(frame) for _ in range(192)]
+    wait_until(lambda: agent.status()["working"] == 200)
     began = time.monotonic()
     agent.end()
     assert 0.9 < time.monotonic() - began < 15, "it waits a second for them"

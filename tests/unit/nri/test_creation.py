@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
+from hook.core.base.errors import Unacceptable
 from hook.core.container.identity import APP_TYPES
 from hook.core.policy.model import select
 from hook.nri import ttrpc
 from hook.nri.creation import identify, removes_mounts, sends_cdi_devices, version_at_least
+from hook.nri.requested import Mounts
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
 from unit.ownmachine import Machine
@@ -131,6 +135,16 @@ def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: P
     with running(root_dir, document(rule, failurePolicy="Ignore")) as plugin:
         status = plugin.peer.call("CreateContainer", create).status
         assert "does not decode" in status.message
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=200), st.text(st.characters(codec="utf-8")))
+def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, source: str) -> None:
+    mount = ttrpc.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
+    assume("\0" not in destination + source)
+    assert Mounts([mount]).destinations == [destination]
+    for end in range(1, min(len(mount), 2 + len(destination.encode()))):  # cut within the destination
+        with pytest.raises(Unacceptable):
+            Mounts([mount[:end]])
 
 
 def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path) -> None:
