@@ -220,18 +220,6 @@ def test_metrics_take_no_file_away(root_dir: Path) -> None:
     assert link.is_symlink()
 
 
-def test_an_address_that_is_taken_is_told(root_dir: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = reassert("nri", "--metrics", address)
-        assert (done.returncode, done.stderr) == (
-            2,
-            f"reassert: --metrics {address}: Address already in use; give another address\n",
-        )
-
-
 def scrape(path: Path) -> bytes:
     """What Prometheus gets."""
     with socket.socket(socket.AF_UNIX) as client:
