@@ -48,11 +48,14 @@ _remembered: dict[str, dict[str, str]] = {}
 
 
 @contextmanager
-def remembering(units: Sequence[str]) -> Iterator[None]:
-    """Asks systemd about these units at once. Inside, where nothing may change them, they are as they were then."""
+def remembering(units: Sequence[str]) -> Iterator[bool]:
+    """Asks systemd about these units at once. Inside, where nothing may change them, they are as they were then.
+
+    Yields whether systemd told of each: on a busy node it may not answer in time. True where there is no systemd.
+    """
     _remembered.update(_show(units) if available() else {})
     try:
-        yield
+        yield not available() or all(_remembered.get(unit) for unit in units)
     finally:
         _remembered.clear()
 

@@ -15,11 +15,12 @@ from hook.core import events
 from hook.core.base.errors import ReassertError
 from hook.core.base.system import make_directory, replace_file, timestamp, trusted
 from hook.core.policy.store import STORE
+from hook.node import systemd
 from hook.node.change import journal
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.engines import registry
 from hook.node.engines.base import CDI, NRI
-from hook.node.services import PLUGIN_IS_OURS
+from hook.node.services import PLUGIN, PLUGIN_IS_OURS, SERVICE
 from hook.node.status import NOT_KNOWN, handlers_in_force
 
 FILE = "wired.json"
@@ -72,13 +73,14 @@ def _keep(store: str, when: int, now: _Handlers, unknown: list[str], gaps: list[
 
 
 def _seen(name: str, part: OwnerRecord) -> set[str] | None:
-    """The handlers that have every adapter of the install; None if the engine does not tell."""
+    """The handlers that have every adapter of the install; None if the engine or systemd does not tell."""
     wanted = {*part.adapters} - {CDI} - (set() if part.notes.get(PLUGIN_IS_OURS, True) else {NRI})
     try:
         engine = registry.engine(name)
-        if not engine.running():
-            return None
-        handlers, _ = handlers_in_force(engine, engine.read(), part)
+        with systemd.remembering([unit for unit in (engine.service, PLUGIN, SERVICE) if unit]) as told:
+            if not told or not engine.running():
+                return None
+            handlers, _ = handlers_in_force(engine, engine.read(), part)
     except ReassertError:
         return None
     if any(handler.note == NOT_KNOWN for handler in handlers):

@@ -59,11 +59,11 @@ def suite(node: Node, *arguments: str) -> tuple[int, dict[str, str], str]:
     return done.returncode, found, done.stdout + done.stderr
 
 
-def suite_of(containerd: Containerd, handler: str, image: str) -> tuple[int, dict[str, str], str]:
-    """`suite` for the CRI of a test's containerd."""
+def suite_of(containerd: Containerd, handler: str, image: str, *more: str) -> tuple[int, dict[str, str], str]:
+    """`suite` for the CRI of a test's containerd. `more`: options."""
     socket, parent = str(containerd.directory / "containerd.sock"), containerd.cri.cgroup_parent
     options = ("--cri", socket, "--handler", handler, "--image", image, "--cgroup-parent", parent)
-    return suite(containerd.node, *options)
+    return suite(containerd.node, *options, *more)
 
 
 def of_result(found: dict[str, str], *results: str) -> set[str]:

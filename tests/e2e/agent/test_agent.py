@@ -7,18 +7,13 @@ import fcntl
 import json
 import os
 import resource
-import shutil
-import signal
-import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import WANTED, Agent
-from e2e.support import POLICY, REASSERT, Bundle, Running, run
+from e2e.support import POLICY, REASSERT, Bundle, Running
 from hook.node.artifacts.specs import oci_hook
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -140,8 +135,10 @@ def test_a_look_for_which_no_descriptor_is_free_is_made_by_a_cold_start(agent: A
         script.chmod(0o755)
         bundle.config.write_text(json.dumps(config))
         with Running(file, bundle) as running:
-            assert running.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n", f"{free} free"
-            assert WANTED in running.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=y")).splitlines()
+            look = ("/bin/sh", "-c", "env; cat /etc/ssl/certs/company.crt")
+            assert {WANTED, "company"} <= {*running.exec(*look, options=("-e", "REQUESTS_CA_BUNDLE=y")).splitlines()}, (
+                free
+            )
         resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, limits)
     found = reasons(agent)  # the last one had enough for the look, which found that the mount is gone
     assert set(found) == {"error", "mount"}
@@ -174,95 +171,25 @@ def test_a_policy_that_is_edited_between_create_and_its_hook(agent: Agent, bundl
 CHANGES = {
     "another reserved name": ("    mounts:", "    - {name: LATER, value: x}\n    mounts:", "env LATER is not what the"),
     "no such mount": ("mountPath: /etc/ssl", "mountPath: /etc/pki", "mount /etc/ssl was reserved at create"),
-    "a denial": ("    mounts:", "    onConflict: Deny\n    mounts:", "env HTTP_PROXY must be absent and was set"),
+    "a denial": (
+        "PYTHONHTTPSVERIFY, absent: true}",
+        "HTTP_PROXY, absent: true}\n    onConflict: Deny",
+        "env HTTP_PROXY must be absent and was set",
+    ),
+    "a value": ("/etc/ssl/certs/ca-certificates.crt", "/new.pem", "REQUESTS_CA_BUNDLE is not what the policy wants"),
 }  # fmt: skip
 """Edits of the policy between create and its hook, and what the container is refused for."""
 
 
-@pytest.mark.parametrize("way", ["warm", "cold"])
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("change", "way"), list(zip(CHANGES, ["warm", "cold"] * 2, strict=True)))
 def test_what_a_newer_policy_wants_is_not_lost(agent: Agent, bundle: Bundle, change: str, way: str) -> None:
-    """Only the values of env names that create decided about are left as they were then."""
-    old, text, refusal = CHANGES[change]
-    policy = POLICY.replace(old, text)
-    if change == "a denial":
-        policy = policy.replace("PYTHONHTTPSVERIFY", "HTTP_PROXY")
-        bundle.spec["process"]["env"] += ["HTTP_PROXY=x"]
-        bundle.save()
-    file = edited_after_create(agent, policy)
-    assert refusal in Running(file if way == "warm" else agent.only_cold(file), bundle).refused()
-
-
-@pytest.mark.parametrize("way", ["warm", "cold"])
-def test_env_that_is_not_what_create_decided_is_refused_after_a_change_of_the_policy(
-    agent: Agent, bundle: Bundle, way: str
-) -> None:
-    """Something behind the wrapper takes it away, while the policy is edited too."""
-    real = agent.node.directory / "spoils"
-    real.write_text(f'#!/bin/sh\n[ "$1" != create ] || sed -i "s,{WANTED},REQUESTS_CA_BUNDLE=/evil," {bundle.config}\n'
-                    f'exec {RUNC} "$@"\n')  # fmt: skip
+    """Only the values of env names that create decided about, and that the container has, are left as they were."""
+    old, new, refusal = CHANGES[change]
+    bundle.spec["process"]["env"] += ["HTTP_PROXY=x"]
+    bundle.save()
+    real = agent.node.directory / "spoils"  # stands behind the wrapper
+    spoilt = f"s,{WANTED},REQUESTS_CA_BUNDLE=/evil," if change == "a value" else ""
+    real.write_text(f'#!/bin/sh\n[ "$1" != create ] || sed -i \'{spoilt}\' {bundle.config}\nexec {RUNC} "$@"\n')
     real.chmod(0o755)
-    file = edited_after_create(agent, POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem"), str(real))
-    refused = Running(file if way == "warm" else agent.only_cold(file), bundle).refused()
-    assert "env REQUESTS_CA_BUNDLE is not what the policy wants" in refused
-    assert "create it again" in refused
-
-
-@pytest.fixture
-def bundles(agent: Agent) -> Iterator[list[Bundle]]:
-    """200 containers, most of them with the first one's files."""
-    count = 200
-    first = Bundle(agent.node.directory / "b0", ["/bin/true"])
-    found = [first]
-    first.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=x"]
-    first.spec["linux"].pop("cgroupsPath", None)
-    for number in range(1, count):
-        bundle = object.__new__(Bundle)
-        bundle.directory = agent.node.directory / f"b{number}"
-        bundle.directory.mkdir()
-        bundle.rootfs = first.rootfs
-        bundle.spec = {**first.spec, "root": {"path": str(first.rootfs), "readonly": False}}
-        found.append(bundle)
-    for bundle in found:
-        bundle.save()
-    yield found
-    shutil.rmtree(first.rootfs, ignore_errors=True)
-
-
-def test_200_creations_at_once_with_an_edit_and_a_restart(agent: Agent, bundles: list[Bundle]) -> None:
-    """None is unadjusted, none fails, and who begins after the edit gets the new policy."""
-    file = agent.dispatcher(RUNC)
-    new = POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/new.pem")
-    edited = threading.Event()
-
-    def create(bundle: Bundle) -> tuple[bool, Running]:
-        after, running = edited.is_set(), Running(file, bundle)
-        assert running.create() == 0, running.output()
-        return after, running
-
-    def disturb() -> None:
-        time.sleep(1)
-        agent.node.write_policy(new)
-        edited.set()
-        time.sleep(1)
-        agent.stop(signal.SIGKILL)
-        agent.start()
-
-    thread = threading.Thread(target=disturb)
-    thread.start()
-    try:
-        with ThreadPoolExecutor(len(bundles)) as pool:
-            done = list(pool.map(create, bundles))
-    finally:
-        thread.join()
-        for bundle in bundles:
-            (bundle.directory / "left").touch()
-    wanted = ("REQUESTS_CA_BUNDLE=/new.pem", WANTED)
-    found = set()
-    for after, running in done:
-        env = running.bundle.saved()["process"]["env"]
-        assert env[-1] in wanted[: 1 if after else 2], env
-        found.add((after, env[-1]))
-        run(RUNC, "delete", "--force", running.id)
-    print(found)
-    assert len(done) == len(bundles)
+    file = edited_after_create(agent, POLICY.replace(old, new), str(real))
+    assert refusal in Running(file if way == "warm" else agent.only_cold(file), bundle).refused()

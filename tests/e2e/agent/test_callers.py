@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from e2e.agent.support import Agent, Cold
-from e2e.runtimes import EACH, real_runtime
 from e2e.stalled import stalling
 from e2e.support import REASSERT, RUNTIMES, Bundle, Running, another_root, need, run
 from hook.agent.answers import CALLER
@@ -159,31 +158,20 @@ RIGHTS = ("chown", "dac_override", "dac_read_search", "fowner", "fsetid", "sys_a
 ALL = [f"CAP_{name.upper()}" for name in RIGHTS]
 
 
-@pytest.mark.parametrize("each", EACH)
-def test_uid_0_without_a_capability_in_a_container(target: Target, each: str) -> None:
-    real = real_runtime(each, target.agent.node.directory)
-    target.before = target.files()
-    target.assert_nothing_came(contained(target, real, NONE))
+PRIVILEGED = {"capabilities": dict.fromkeys(("bounding", "effective", "permitted"), ALL)}
+HOST_PID = [{"type": kind} for kind in ("mount", "ipc", "uts")]
+CONTAINERS: dict[str, tuple[str, dict[str, object], dict[str, object]]] = {
+    "uid 0 without a capability": ("runc", NONE, {}),
+    "privileged, as docker in docker": ("crun", PRIVILEGED, {}),
+    "hostPID": ("runc", NONE, {"namespaces": HOST_PID}),
+}
+"""Its runtime, and what is special in `process` and in `linux` of its config.json."""
 
 
-@pytest.mark.parametrize("each", sorted(RUNTIMES))
-def test_a_privileged_container(target: Target, each: str) -> None:
-    """Docker in docker: its starts are cold."""
-    real = real_runtime(each, target.agent.node.directory)
-    target.before = target.files()
-    kinds = dict.fromkeys(("bounding", "effective", "permitted"), ALL)
-    target.assert_nothing_came(contained(target, real, {"capabilities": kinds}))
-
-
-@pytest.mark.parametrize("shared", ["pid", "mount"])
-def test_a_container_in_a_namespace_of_the_node(target: Target, shared: str) -> None:
-    """hostPID; and the node's mount namespace, with another root."""
-    kinds = [{"type": kind} for kind in ("pid", "mount", "ipc", "uts") if kind != shared]
-    if shared == "mount":  # runc makes no container without one: a root in the node's mount namespace
-        with another_root() as root:
-            target.assert_nothing_came(target.ask_by("unshare", "--pid", "--fork", "chroot", str(root)))
-        return
-    target.assert_nothing_came(contained(target, real_runtime("runc", Path("/")), NONE, namespaces=kinds))
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_a_container(target: Target, name: str) -> None:
+    runtime, process, linux = CONTAINERS[name]
+    target.assert_nothing_came(contained(target, RUNTIMES[runtime], process, **linux))
 
 
 REJOIN = "import ctypes, os, sys; root = os.open('/', os.O_PATH); assert not ctypes.CDLL(None).unshare(0x20000); "
@@ -215,16 +203,15 @@ def test_another_root_directory(target: Target) -> None:
     assert COLD_ANSWER in output
 
 
-@pytest.mark.parametrize("drop", ["-all", "-sys_admin", "-dac_override"])
-def test_too_few_capabilities_in_the_nodes_own_namespaces(target: Target, drop: str) -> None:
-    """Of those that the agent has. Also under a name that looks like the line of /proc/PID/status that says it."""
+def test_too_few_capabilities_in_the_nodes_own_namespaces(target: Target) -> None:
+    """Of those that the agent has. Under a name that looks like the line of /proc/PID/status that says it."""
     target.agent.stop()
     target.agent.start("setpriv", "--bounding-set", ",".join(["-all", *[f"+{right}" for right in RIGHTS]]))
     name = target.agent.node.directory / "CapEff:\tfffffff"
     name.symlink_to("/usr/bin/python3")
     target.before = target.files()
-    for program in ("/usr/bin/python3", str(name)):
-        output = target.ask_by("setpriv", "--bounding-set", drop, "--inh-caps", drop, name=program)
+    for drop in ("-all", "-sys_admin", "-dac_override"):
+        output = target.ask_by("setpriv", "--bounding-set", drop, "--inh-caps", drop, name=str(name))
         target.assert_nothing_came(output)
         assert COLD_ANSWER in output
 
@@ -293,7 +280,8 @@ def test_a_caller_that_exits_and_whose_pid_a_process_of_the_node_gets(target: Ta
     agent = target.agent
     agent.stop()
     options = [str(REASSERT), "agent", "--socket", str(agent.socket), *agent.node.options()]
-    for frame in target.frames[1:]:
+    create, in_exec, in_hook = (target.frames[at] for at in (1, 6, 8))
+    for frame in (create, in_exec, in_hook):
         inside = ["/usr/bin/python3", "-c", REUSE, str(agent.socket), frame.hex(), *options]
         done = run("unshare", "--pid", "--fork", "--mount-proc", *inside)
         assert done.stdout.strip() in (COLD_ANSWER, "closed"), done
@@ -318,8 +306,7 @@ time.sleep(100)
 """Callers whose root directory is in a volume."""
 
 
-@pytest.mark.parametrize("each", sorted(RUNTIMES))
-def test_callers_whose_root_directory_does_not_answer_hold_no_start_up(start: Cold, each: str) -> None:
+def test_callers_whose_root_directory_does_not_answer_hold_no_start_up(start: Cold) -> None:
     """uid 0 with CAP_SYS_CHROOT, which containerd gives each container; the socket's directory is read-only."""
     agent = start.agent
     assert not start.is_cold()
@@ -330,7 +317,7 @@ def test_callers_whose_root_directory_does_not_answer_hold_no_start_up(start: Co
         bundle.bind(agent.socket.parent, "/s", "ro")
         bundle.bind(volume.path, "/volume", "ro")
         bundle.save()
-        with Running(real_runtime(each, agent.node.directory), bundle) as container:
+        with Running(RUNTIMES["crun"], bundle) as container:
             container.wait_for("chrooted")
             volume.stall()
             (agent.socket.parent / "go").touch()
@@ -355,8 +342,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("each", sorted(RUNTIMES))
-def test_a_container_in_the_agents_place_is_not_asked(start: Cold, each: str) -> None:
+def test_a_container_in_the_agents_place_is_not_asked(start: Cold) -> None:
     """uid 0 and no capability, with a writable hostPath of the socket's directory."""
     agent = start.agent
     assert not start.is_cold()
@@ -364,7 +350,7 @@ def test_a_container_in_the_agents_place_is_not_asked(start: Cold, each: str) ->
     bundle.bind(agent.socket.parent, "/s")
     bundle.spec["process"].update(NONE)
     bundle.save()
-    with Running(real_runtime(each, agent.node.directory), bundle) as container:
+    with Running(RUNTIMES["crun"], bundle) as container:
         container.wait_for("listening")
         assert start.reason() == "peer"
         start.assert_right()

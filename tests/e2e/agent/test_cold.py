@@ -5,44 +5,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
-from e2e.support import RUNTIMES, Bundle, Running, another_root, need, run
+from e2e.support import Bundle, Running, need, run
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
-
-
-@pytest.mark.parametrize("real", RUNTIMES.values())
-def test_reserved_mount_that_could_be_remounted_is_replaced_by_a_cold_start(
-    agent: Agent, directory: Path, real: str
-) -> None:
-    """The agent never mounts. Its answer to `create` is warm all the same."""
-    bundle = Bundle(directory / "k8s.io" / "bundle")
-    listed = ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_CHOWN"]
-    bundle.spec["process"]["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), listed)
-    bundle.save()
-    with Running(agent.dispatcher(real), bundle) as container:
-        remount = (
-            "/bin/mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt"
-        )
-        assert container.exec("/bin/sh", "-c", f"{remount}; /bin/true") == "remounted\n"
-        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
-    assert (agent.node.ca / "certs/company.crt").read_text() == "company\n"
-    [event] = [event for event in agent.node.logged() if event.get("id") == container.id]
-    assert (event["start"], event["applied"], event["verified"]) == ("cold", True, "container")
-    assert event["cold"] == "mount"
-
-
-def test_cold_in_another_namespace_and_with_another_root(start: Cold) -> None:
-    for kind in ("-m", "-U", "-pf"):
-        assert start.reason(before=("unshare", kind)) == "peer"
-    with another_root() as root:
-        before = ("chroot", str(root), "/bin/sh", "-c", f'cd {start.bundle}; exec "$@"', "x")
-        assert start.reason(before=before) == "caller"
-    assert not start.is_cold()
 
 
 def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:

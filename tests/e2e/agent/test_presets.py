@@ -10,7 +10,7 @@ import pytest
 
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
-from e2e.support import RUNTIMES, Bundle, Running
+from e2e.support import Bundle, Running
 from e2e.test_presets import POLICY
 from hook.core.reserve.volumes import in_memory
 
@@ -26,14 +26,13 @@ def bundle_of(agent: Agent, name: str) -> Bundle:
     return bundle
 
 
-@pytest.mark.parametrize("runtime", sorted(RUNTIMES))
-def test_warm_and_cold_starts_share_it_and_a_killed_agent_leaves_nothing(agent: Agent, runtime: str) -> None:
+def test_warm_and_cold_starts_share_it_and_a_killed_agent_leaves_nothing(agent: Agent) -> None:
     root = agent.node.directory / "kubelet"
     volumes = Path(in_memory(str(root / "pods")))
     agent.node.compile(POLICY.replace("ROOT", str(root)))
     pod = root / "pods/11111111-2222-3333-4444-555555555555"
     pod.mkdir(parents=True)
-    full = agent.dispatcher(RUNTIMES[runtime])
+    full = agent.dispatcher("/usr/sbin/runc")
     with (
         Running(agent.only_warm(full), bundle_of(agent, "warm")) as warm,
         Running(agent.only_cold(full), bundle_of(agent, "cold")) as cold,

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -125,54 +124,6 @@ def status(agent: Agent) -> dict[str, Any]:
     return found
 
 
-def test_the_status_and_the_event_at_the_end(start: Cold) -> None:
-    agent = start.agent
-    assert start.told() == ("warm", "")
-    assert start.told("create", "--bundle", "/proc/self/cwd", "0a") == ("cold", "path")
-    assert agent.ask(b"x") == b""
-    found = status(agent)
-    assert (found["warm"]["go"], found["cold"], found["pid"]) == (1, {"path": 1}, agent.pid)
-    assert found["dropped"] >= 1
-    assert found["nri"] is None
-    table = run(str(REASSERT), "agent", "--status", "--socket", str(agent.socket)).stdout
-    assert "cold        1, path 1" in table
-    agent.stop()
-    ended = [event for event in agent.node.logged() if event["event"] == "agent.ended"]
-    assert [(event["answers"]["warm"]["go"], event["answers"]["cold"]) for event in ended] == [(1, {"path": 1})]
-    done = subprocess.run(
-        [REASSERT, "agent", "--status", "--socket", agent.socket], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no agent answers" in done.stderr
-
-
-def test_warm_starts_that_change_nothing_are_counted(start: Cold) -> None:
-    """They leave no event. A cold one is not counted."""
-    agent, scrape = start.agent, start.agent.node.directory / "run" / "metrics.sock"
-    config = start.bundle / "config.json"
-
-    def created() -> None:
-        config.write_text(json.dumps({"process": {"env": [WANTED]}, "root": {"path": "r"}}))
-        done = subprocess.run([start.full, "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60)
-        assert done.returncode == 0, done.stderr
-        assert "container." not in agent.node.events.read_text()
-
-    def unchanged() -> dict[str, float]:
-        lines = [line for line in scraped(scrape).splitlines() if 'outcome="unchanged"' in line]
-        return {line.split('cold="')[1].split('"')[0]: float(line.split()[-1]) for line in lines if "_total" in line}
-
-    agent.stop()
-    agent.node.write_policy(POLICY.partition("    mounts:")[0])
-    run(str(REASSERT), "policy", "compile", *agent.node.options()[:4])
-    agent.start(more=["--metrics", f"unix:{scrape}"])
-    created()
-    assert unchanged() == {"": 1}
-    agent.stop(signal.SIGSTOP)
-    created()
-    agent.stop(signal.SIGCONT)
-    assert unchanged() == {"": 1}
-
-
 # -- the NRI plugin in the same process
 
 
@@ -217,12 +168,3 @@ def scraped(path: Path) -> str:
         while data := connection.recv(1 << 16):
             found += data
     return found.decode()
-
-
-def test_wrong_options_of_the_plugin_end_the_agent_at_once(start: Cold) -> None:
-    agent = start.agent
-    agent.stop()
-    command = [str(REASSERT), "agent", "--socket", str(agent.socket), *agent.node.options(), "--nri"]
-    for wrong in (["--plugin-index", "x"], ["--nri-socket", "relative"], ["--nri-socket", "/" + "x" * 120]):
-        done = subprocess.run([*command, *wrong], capture_output=True, text=True, timeout=60)
-        assert done.returncode == 2, done.stderr

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 from e2e.conftest import RUNTIMES
-from e2e.cri.client import wait_for
 from e2e.cri.conftest import later
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
@@ -46,23 +45,3 @@ def _link(node: Node, target: str) -> Path:
     path = node.directory / "link"
     path.symlink_to(target)
     return path
-
-
-def test_nothing_is_left_of_a_removed_pod(start_pod: StartPod, containerd: Containerd, evil: Path) -> None:
-    pod = start_pod()
-    first, second = (
-        pod.run(name=name, image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")]) for name in ("a", "b")
-    )
-    first.exec("/bin/true")
-    assert containerd.remains(first.id), "nothing is found of a container that runs"
-    first.remove()
-    _wait_for_the_end(containerd, first.id)
-    assert reserved_in(second.exec_environ()) == RESERVED
-    pod.remove()
-    _wait_for_the_end(containerd, second.id)
-    _wait_for_the_end(containerd, pod.id)
-    assert [path.name for path in evil.iterdir()] == ["evil.crt"]
-
-
-def _wait_for_the_end(containerd: Containerd, container: str) -> None:
-    wait_for(lambda: not containerd.remains(container), container, lambda: str(containerd.remains(container)))

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.node import Containerd
-from e2e.cri.presets import FRONTEND, Presets, assert_its_pod_alone_shares, sh
+from e2e.cri.presets import Presets, assert_its_pod_alone_shares, sh
 from e2e.support import Node
 
 ENV = {
@@ -40,18 +39,6 @@ def test_allow_database(presets: Presets, start_pod: StartPod) -> None:
 
 
 @one_runtime
-def test_a_pod_that_sets_another_value_is_a_conflict(
-    presets: Presets, start_pod: StartPod, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    pod = presets.pod(start_pod)
-    with pytest.raises(CriError, match="env DB_PORT is reserved and was set to something else"):
-        pod.run(name="port", env=[("DB_PORT", "1")])
-    with pytest.raises(CriError, match="mount /cache is reserved and /cache was mounted"):
-        pod.run(name="cache", mounts=[(str(tmp_path_factory.mktemp("v")), "/cache")])
-    pod.run(name="same", env=[("DB_PORT", "6379")])
-
-
-@one_runtime
 def test_both_are_removed_with_the_pod(presets: Presets, start_pod: StartPod) -> None:
     """kubelet removes what is on disk, which has no mount in it. What is in memory goes before the next is mounted."""
     gone, stays = presets.pod(start_pod, name="a"), presets.pod(start_pod, name="b")
@@ -66,14 +53,3 @@ def test_both_are_removed_with_the_pod(presets: Presets, start_pod: StartPod) ->
     assert [len(of[pod.config.metadata.uid]) for pod in (stays, new)] == [1, 1]
     again = stays.run(name="restarted")
     assert sh(again, "cat /scratch/file /cache/file") == "kept\nkept"
-
-
-@one_runtime
-def test_without_kubelets_directory_failure_policy_decides(presets: Presets, start_pod: StartPod, node: Node) -> None:
-    pod = start_pod(labels=FRONTEND)
-    assert not pod.run(name="ignored").mounts("/cache")
-    node.write_policy(presets.example.replace("failurePolicy: Ignore", "failurePolicy: Fail"))
-    with pytest.raises(
-        CriError, match=r"does not exist, where kubelet has its directory of the pod \(spec.kubelet.root: "
-    ):
-        pod.run(name="refused")

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import fcntl
 import json
-import os
 import signal
-import stat
 import subprocess
-import sys
-import termios
 from pathlib import Path
 from typing import Any
 
 from e2e.cri.client import wait_for
 from e2e.support import REASSERT, Node
-
-_PIDFD_GETFD = 438
-"""Its number is the same on all architectures."""
-
-
-def _unread(process: int, fd: int) -> int:
-    """Bytes that a descriptor of another process (a pidfd) could read at once, if it is a connection."""
-    copy = ctypes.CDLL(None, use_errno=True).syscall(_PIDFD_GETFD, process, fd, 0)
-    if copy == -1:
-        raise OSError(ctypes.get_errno(), "pidfd_getfd")
-    try:
-        if not stat.S_ISSOCK(os.fstat(copy).st_mode):
-            return 0
-        return int.from_bytes(fcntl.ioctl(copy, termios.FIONREAD, bytes(4)), sys.byteorder)
-    except OSError:  # a socket that listens
-        return 0
-    finally:
-        os.close(copy)
 
 
 class Plugin:
@@ -68,14 +44,6 @@ class Plugin:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         self.process.send_signal(number)
-
-    def has_unread(self) -> bool:
-        """Whether something lies in one of its sockets that it did not read."""
-        process = os.pidfd_open(self.process.pid)
-        try:
-            return any(_unread(process, int(fd)) for fd in os.listdir(f"/proc/{self.process.pid}/fd"))
-        finally:
-            os.close(process)
 
     def close(self) -> None:
         """End it, also if it is stopped."""

@@ -1,4 +1,7 @@
-"""Resource claims (DRA), as recorded of a real kubelet: CDI devices that CRI asks for, by NRI and by the wrapper."""
+"""Resource claims (DRA), as recorded of a real kubelet: CDI devices that CRI asks for, by NRI and by the wrapper.
+
+containerd 1.7 as shipped ignores CDI devices.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from unit.support import FIXTURES
 
 from e2e.cri.client import Container, CriError, Pod
 from e2e.cri.fixtures import StartPod, one_runtime
-from e2e.cri.kubelet import Kubelet, assert_nothing_but_the_allocated_opens
+from e2e.cri.images import HOSTILE
+from e2e.cri.kubelet import VISIBLE, Kubelet, assert_nothing_but_the_allocated_opens
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.support import Node
@@ -74,20 +78,14 @@ def claimed(containerd: Containerd, kubelet: Kubelet, node: Node, gpu_node: Path
 
 @pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
 def test_only_the_pod_of_the_claim_gets_its_devices(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, claimed: Claimed, node: Node, handler: str
+    start_pod: StartPod, start_plugin: StartPlugin, claimed: Claimed, node: Node, handler: str
 ) -> None:
-    """containerd 1.7 as shipped ignores CDI devices: the pod has no device, and the default, not the value it set."""
     if handler == "bare":
         start_plugin(within=True)
     pod = start_pod(handler)
     claimed.record(pod)
     left = pod.run(name="left", env=[(TOY, "all")], cdi=claimed.devices[:1])
-    has_cdi = "1.7" not in containerd.cri.version()
-    toys = [entry.partition("=")[2] for entry in left.environ() if entry.startswith(TOY + "=")]
-    assert toys == (["claim-gpu-1"] if has_cdi else ["none"])
-    if not has_cdi:
-        assert_nothing_but_the_allocated_opens(left)
-        return
+    assert [entry for entry in left.environ() if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-1"]
     left.exec("/bin/sh", "-c", ": > /dev/toygpu1")
     edits = [e for event in node.logged() if event.get("id") == left.id for e in event["edits"]]
     assert [(e["name"], e["after"], e["from"]) for e in edits if e["name"] == TOY] == [
@@ -138,18 +136,19 @@ def assert_only_its_own(container: Container, number: int) -> None:
                 container.exec(*opened)
 
 
-@pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
+@pytest.mark.parametrize(
+    ("containerd", "handler"), [("1.7", "bare"), ("2.1", "bare"), ("2.1", "wrapped")], indirect=["containerd"]
+)
 def test_each_container_has_its_own_claim(
     start_pod: StartPod,
     start_plugin: StartPlugin,
-    containerd: Containerd,
     kubelet: Kubelet,
     claimed: Claimed,
     other_node: Path,
     node: Node,
     handler: str,
 ) -> None:
-    """Each asks for the other one's by env. containerd 1.7 as shipped places nothing of a claim: it is restored."""
+    """Each asks for the other one's by env. containerd 1.7 places nothing of a claim: it is restored."""
     if handler == "bare":
         start_plugin(within=True)
     pod = start_pod(handler)
@@ -189,3 +188,19 @@ def test_of_a_claim_of_two_requests_each_container_has_its_own(
         assert not any("claims" in event for event in node.logged())
     finally:
         note.unlink()
+
+
+def test_value_of_a_cdi_spec_is_the_last_one_of_its_name(start_pod: StartPod, containerd: Containerd) -> None:
+    """`valueFrom.deviceAllocation` relies on the form in which containerd leaves it."""
+    directory = containerd.view("etc/cdi")
+    directory.mkdir(exist_ok=True)
+    devices = [{"name": "0", "containerEdits": {"env": [f"{VISIBLE}=void"]}}]
+    (directory / "vendor.json").write_text(
+        json.dumps({"cdiVersion": "0.6.0", "kind": "vendor.example/gpu", "devices": devices})
+    )
+    pod, asked = start_pod("bare"), {"cdi.k8s.io/x": "vendor.example/gpu=0"}
+    for number, env in enumerate(([], [(VISIBLE, "GPU-4")], [(VISIBLE, "GPU-4"), ("A", "1"), (VISIBLE, "all")])):
+        container = pod.run(name=f"c{number}", image=HOSTILE, env=env, annotations=asked)
+        written = json.loads((containerd.bundle(container.id) / "config.json").read_text())["process"]["env"]
+        assert [entry for entry in written if entry.startswith(VISIBLE + "=")][-1] == f"{VISIBLE}=void"
+        assert [entry for entry in container.environ() if entry.startswith(VISIBLE)] == [f"{VISIBLE}=void"]

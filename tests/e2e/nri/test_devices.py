@@ -1,4 +1,4 @@
-"""Devices and annotations are what a device plugin answered, by way of NRI: config/examples/gpu-lockdown.yaml."""
+"""Devices, env and annotations are what a device plugin answered, by way of NRI: config/examples/gpu-lockdown.yaml."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import pytest
 
 from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod, one_runtime
+from e2e.cri.images import HOSTILE
 from e2e.cri.kubelet import (
     GPU,
     VISIBLE,
     Kubelet,
     assert_a_resize_gives_nothing_back,
-    assert_device,
     assert_only_the_allocated,
     exclusive,
     gpu_answer,
@@ -34,17 +34,21 @@ def test_without_a_plugin_a_pod_replaces_its_device(start_pod: StartPod, kubelet
     assert seen_device(other).startswith("character special file 1:5")
 
 
+@pytest.mark.parametrize("runtime", ["crun"])
 def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
     """By the wrapper. NRI refuses a container that asks for the device."""
     assert_a_resize_gives_nothing_back(kubelet, start_pod("wrapped"), gpu_node, node)
 
 
 @pytest.mark.parametrize(("runtime", "handler"), [("crun", ""), ("runc", "bare")])
-def test_allocated_device_is_there_whether_the_engine_was_asked_for_it_or_not(
+def test_a_container_has_the_devices_that_were_allocated_to_it_and_no_others(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path, node: Node, handler: str
 ) -> None:
+    """Whether the engine was asked for them or not. A device of a volume that was not allocated is refused."""
+    node.write_policy(node.policy.read_text() + exclusive(gpu_node))
     start_plugin()
-    assert_only_the_allocated(kubelet, start_pod(handler), gpu_node)
+    pod = start_pod(handler)
+    assert_only_the_allocated(kubelet, pod, gpu_node)
     [edit] = [
         edit
         for event in node.logged()
@@ -53,20 +57,20 @@ def test_allocated_device_is_there_whether_the_engine_was_asked_for_it_or_not(
         if edit["kind"] == "device"
     ]
     assert (edit["name"], edit["before"], edit["from"]) == ("/dev/gpu0", [], "example.com/gpu GPU-4")
+    with pytest.raises(CriError, match="not allocated: device /dev/xvda"):
+        pod.create(name="volume", devices=[(str(gpu_node), "/dev/xvda")])
 
 
 @one_runtime
-def test_what_nri_cannot_do_for_a_device_is_a_refusal(
-    start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path
+def test_env_is_the_device_plugins_or_the_default(
+    start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet
 ) -> None:
     start_plugin()
     pod = start_pod()
-    kubelet.allocate(pod, "mknod", "GPU-4", **gpu_answer(gpu_node, "rwm"))
-    with pytest.raises(CriError, match="NRI cannot give the mknod access that /dev/gpu0 has"):
-        pod.create(name="mknod", env=[(VISIBLE, "GPU-4")])
-    kubelet.allocate(pod, "spelled", "GPU-5", **gpu_answer(gpu_node))
-    with pytest.raises(CriError, match="the container has device /dev/gpu0 under another spelling"):
-        pod.create(name="spelled", env=[(VISIBLE, "GPU-4")], devices=[("/dev/zero", "/dev//gpu0")])
+    for name, value in (("c", "GPU-4"), ("other", "void")):
+        if name == "c":
+            kubelet.allocate(pod, name, "GPU-4", **GPU)
+        assert visible(pod.run(name=name, image=HOSTILE, env=[(VISIBLE, "GPU-4"), (VISIBLE, "all")])) == value
 
 
 @one_runtime
@@ -84,7 +88,6 @@ def test_annotations_of_a_device_plugin_cannot_be_made_up(
     notes = containerd.annotations(honest.id)
     assert {key: value for key, value in notes.items() if "gpu" in key} == {allowed: "4"}
     assert notes["pods/own"] == "1"
-    assert visible(honest) == "GPU-4"
     [event] = [event for event in node.logged() if event.get("id") == honest.id]
     assert sorted(edit["name"] for edit in event["edits"] if edit["kind"] == "annotation") == [
         asked,
@@ -92,17 +95,3 @@ def test_annotations_of_a_device_plugin_cannot_be_made_up(
     ]
     forged = kubelet.run(pod, "forged", answer, annotations={allowed: "all"})
     assert not [key for key in containerd.annotations(forged.id) if "gpu" in key]
-
-
-@pytest.mark.parametrize(("runtime", "handler"), [("crun", ""), ("runc", "bare")])
-def test_a_device_that_was_not_allocated_is_a_refusal(
-    start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path, node: Node, handler: str
-) -> None:
-    node.write_policy(node.policy.read_text() + exclusive(gpu_node))
-    start_plugin()
-    pod = start_pod(handler)
-    assert_device(kubelet.run(pod, "allocated", gpu_answer(gpu_node)))
-    with pytest.raises(CriError, match="not allocated: device /dev/xvda"):
-        pod.create(name="volume", devices=[(str(gpu_node), "/dev/xvda")])
-    plain = pod.run(name="plain")
-    assert "gpu0" not in plain.exec("/bin/ls", "/dev")

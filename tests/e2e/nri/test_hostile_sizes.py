@@ -1,23 +1,15 @@
-"""Requests of sizes that nobody needs, one after the other, while others want containers too.
-
-Each shape once; `REASSERT_HOSTILE_REQUESTS=1000` makes that many requests, which takes several minutes.
-"""
+"""Requests of sizes that nobody needs, one after the other, while others want containers too."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from itertools import cycle
 from threading import Event
 from typing import Any
 
-import pytest
-
 from e2e.cri.client import Container, CriError, Pod
-from e2e.cri.fixtures import StartPod
+from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -40,21 +32,11 @@ def env(form: Callable[[int], str], count: int, value: str = "") -> dict[str, An
 SHAPES: dict[str, Callable[[str], dict[str, Any]]] = {
     "3 MB of env": lambda _: env("LONG_{}".format, 30, "x" * 100_000),
     "5 MB of env": lambda _: env("LONG_{}".format, 50, "x" * 100_000),
-    "90,000 names": lambda _: env("A{:06x}_TOKE".format, 90_000),
     "150,000 names": lambda _: env("A{:06x}".format, 150_000),
     "50,000 names that must be absent": lambda _: env("N_{}".format, 50_000),
-    "30,000 times a reserved name": lambda _: env(lambda _: "NVIDIA_VISIBLE_DEVICES", 30_000, "all"),
-    "3,000 mounts": lambda there: {"mounts": [(there, f"/m/{number}") for number in range(3_000)]},
     "5,000 mounts below": lambda there: {"mounts": [(there, f"/etc/ssl/{number}") for number in range(5_000)]},
-    "5,000 mounts at": lambda there: {"mounts": [(there, "/etc/ssl" + "/" * (number % 50)) for number in range(5_000)]},
     "60,000 annotations": lambda _: {"annotations": {f"a/{number}": "" for number in range(60_000)}},
-    "30,000 annotations that must be absent": lambda _: {
-        "annotations": {f"evil/{number}": "" for number in range(30_000)}
-    },
 }
-
-
-REQUESTS = max(len(SHAPES), int(os.environ.get("REASSERT_HOSTILE_REQUESTS", "0")))
 
 
 class Innocent:
@@ -119,46 +101,29 @@ def remove(container: Container) -> None:
         container.remove()
 
 
-@pytest.mark.parametrize("containerd", ["2.1"], indirect=True)
-@pytest.mark.parametrize("runtime", ["runc"])
+@one_runtime
 def test_hostile_sizes_are_refused_or_right_and_others_are_answered_meanwhile(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node
 ) -> None:
     node.write_policy(POLICY)
     plugin = start_plugin()
     hostile, innocent = start_pod("open"), Innocent(containerd, start_pod())
-    outcomes: Counter[str] = Counter()
+    outcomes: dict[str, str] = {}
     with ThreadPoolExecutor(1) as pool:
         others = pool.submit(innocent.go_on)
         try:
-            for number, shape in zip(range(REQUESTS), cycle(SHAPES), strict=False):
-                outcomes[f"{shape}: {attack(containerd, hostile, number, shape, str(node.ca))}"] += 1
+            for number, shape in enumerate(SHAPES):
+                outcomes[shape] = attack(containerd, hostile, number, shape, str(node.ca))
         finally:
             innocent.stop.set()
         others.result(60)
     status = (plugin.directory() / "status").read_text()
-    print(f"{outcomes.total()} requests, {len(innocent.took)} innocent containers, slowest {max(innocent.took):.1f} s")
-    print("\n".join(f"{count:5} {outcome}" for outcome, count in sorted(outcomes.items())))
-    print("\n".join(line for line in status.splitlines() if line.startswith(("VmHWM", "VmRSS"))))
+    print(outcomes, f"{len(innocent.took)} innocent containers, slowest {max(innocent.took):.1f} s")
     assert plugin.process.poll() is None
     assert plugin.connections() == 1, plugin.said()
-    assert containerd.cri.version()
     assert innocent.got == [RESERVED] * len(innocent.got)
     assert innocent.got
-    refused = {outcome.partition(":")[0] for outcome in outcomes if "refused" in outcome}
+    refused = {shape for shape, outcome in outcomes.items() if "refused" in outcome}
     assert {"5 MB of env", "150,000 names", "50,000 names that must be absent", "5,000 mounts below"} <= refused
     peak = int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1])
     assert peak < 128 * 1024
-
-
-@pytest.mark.parametrize("containerd", ["1.7"], indirect=True)
-@pytest.mark.parametrize("runtime", ["runc"])
-def test_very_long_paths_below_a_reserved_mount_do_not_make_the_answer_late(
-    start_pod: StartPod, start_plugin: StartPlugin, node: Node
-) -> None:
-    """Where NRI removes no mount, each is looked for in the reserved hostPath. A late answer could let it start."""
-    node.write_policy(POLICY)
-    start_plugin()
-    mounts = [(str(node.ca), f"/etc/ssl/{number}{'/a' * 1950}") for number in range(700)]
-    with pytest.raises(CriError, match="conflicts with the reserved mount /etc/ssl"):
-        start_pod("open").create(name="long", image=HOSTILE, env=ENV, mounts=mounts)

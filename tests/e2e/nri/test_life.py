@@ -1,18 +1,15 @@
-"""The plugin beside a runtime: started by it, late for containers that run already, with a policy that changes."""
+"""The plugin beside a runtime: started by it, and told the labels of pods."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import count
 
 import pytest
-from unit.kubelet import entry, write_checkpoint
 
-from e2e.cri.client import wait_for
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
-from e2e.cri.images import HOSTILE, PLAIN
+from e2e.cri.images import PLAIN
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.support import REASSERT, Node
@@ -56,39 +53,3 @@ def test_pod_labels_decide(start_pod: StartPod, start_plugin: StartPlugin, node:
     for labels, value in (({"tier": "web"}, "void"), ({"tier": "db"}, "all"), ({}, "all")):
         container = start_pod(labels=labels).run(image=PLAIN, env=[(VISIBLE, "all")])
         assert reserved_in(container.environ())[VISIBLE] == value
-
-
-def test_a_change_is_picked_up_and_a_broken_one_held_back(
-    start_pod: StartPod, start_plugin: StartPlugin, node: Node
-) -> None:
-    """On a busy node the first ones may get the policy before: a container waits a second for the compiler."""
-    start_plugin()
-    pod = start_pod("bare")
-    names = map("c{}".format, count())
-    assert reserved_in(pod.run(name=next(names)).environ()) == RESERVED
-    node.write_policy(NRI_POLICY.replace("value: void", "value: none"))
-    wait_for(lambda: reserved_in(pod.run(name=next(names)).environ())[VISIBLE] == "none", "the changed policy")
-    node.write_policy(NRI_POLICY.replace("spec:\n", "spec:\n  mood: Enforce\n"))
-
-    def held_back() -> bool:
-        held = pod.run(name=next(names))
-        assert reserved_in(held.environ())[VISIBLE] == "none"
-        [event] = [event for event in node.logged() if event.get("id") == held.id]
-        return str(event.get("warning")).startswith("the last good policy stays in force: ")
-
-    wait_for(held_back, "the broken policy")
-
-
-def test_an_allocated_value_comes_from_kubelets_record(
-    start_pod: StartPod, start_plugin: StartPlugin, node: Node
-) -> None:
-    root = node.directory / "kubelet"
-    policy = NRI_POLICY.replace("value: void", "valueFrom: {deviceAllocation: {default: void}}")
-    node.write_policy(policy.replace("spec:\n", f"spec:\n  kubelet: {{root: {root}}}\n"))
-    start_plugin()
-    pod = start_pod()
-    write_checkpoint(root, entry(pod.config.metadata.uid, "c", "GPU-4", envs={VISIBLE: "GPU-4"}))
-    for name, value in (("c", "GPU-4"), ("other", "void")):
-        container = pod.run(name=name, image=HOSTILE, env=[(VISIBLE, "GPU-4"), (VISIBLE, "all")])
-        for environ in (container.environ(), container.exec_environ()):
-            assert reserved_in(environ)[VISIBLE] == value

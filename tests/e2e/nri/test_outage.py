@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from e2e.cri.client import CriError, Pod, wait_for
-from e2e.cri.fixtures import StartPod, one_runtime
+from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
@@ -88,7 +88,9 @@ def bring_back(plugin: Plugin, start_plugin: StartPlugin) -> Plugin:
     return plugin
 
 
-@pytest.mark.parametrize(("runtime", "harm"), [("runc", killed), ("runc", stopped), ("crun", killed)])
+@pytest.mark.parametrize(
+    ("containerd", "runtime", "harm"), [("1.7", "runc", killed), ("2.1", "crun", stopped)], indirect=["containerd"]
+)
 def test_nothing_starts_unadjusted_while_the_plugin_is_away(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, harm: Callable[[Plugin], None]
 ) -> None:
@@ -117,34 +119,3 @@ def test_nothing_starts_unadjusted_while_the_plugin_is_away(
         creation.until(starts=True)
         took.append(time.monotonic() - begin)
     assert creation.started == [RESERVED] * len(creation.started)
-
-
-@one_runtime
-def test_a_request_in_the_middle_of_which_it_is_killed(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
-) -> None:
-    """Stopped first, so that the request lies unread in the socket when the process dies."""
-    plugin = start_plugin()
-    creation = Creation(containerd, start_pod())
-    stopped(plugin)
-    with ThreadPoolExecutor(1) as pool:
-        started = pool.submit(creation.one, "c")
-        wait_for(plugin.has_unread, "the request")
-        killed(plugin)
-        assert started.result(60) is False, creation.started
-    assert _says_why(creation.refused[0]), creation.refused
-    start_plugin()
-    creation.until(starts=True)
-    assert creation.started == [RESERVED] * 2
-
-
-@one_runtime
-def test_the_runtime_restarts_and_the_plugin_comes_back_by_itself(
-    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
-) -> None:
-    plugin = start_plugin()
-    containerd.stop()
-    containerd.start()
-    plugin.wait_until_connected(2)
-    assert reserved_in(start_pod().run(image=HOSTILE, env=ENV).environ()) == RESERVED
-    assert plugin.process.poll() is None

@@ -26,20 +26,14 @@ def injecting(pod: Any, container: Any, made: Any) -> None:
         made.env.add(key=VISIBLE, value="all")
 
 
-@pytest.mark.parametrize(("index", "key"), [("05", "pod"), ("20", "container.c")])
 def test_without_the_rule_the_annotation_gives_the_device(
-    start_pod: StartPod,
-    start_plugin: StartPlugin,
-    containerd: Containerd,
-    node: Node,
-    index: str,
-    key: str,
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node
 ) -> None:
     """The other test would prove nothing if it did not."""
     node.write_policy(node.policy.read_text().partition("  - {name: gpu")[0])
     start_plugin()
-    with naive_plugin(node, containerd.directory / "nri.sock", injecting, index):
-        pod = start_pod("bare", annotations={PREFIX + key: "vendor.example/gpu=0"})
+    with naive_plugin(node, containerd.directory / "nri.sock", injecting, "20"):
+        pod = start_pod("bare", annotations={PREFIX + "container.c": "vendor.example/gpu=0"})
         assert seen_device(pod.run()).startswith("character special file 1:b")
 
 

@@ -26,16 +26,18 @@ def on_disk(example: str) -> str:
     return "".join(line for line in example.splitlines(keepends=True) if "medium: Memory" not in line)
 
 
-@pytest.mark.parametrize(("runtime", "variant"), [("crun", ""), ("runc", "bare")])
+@pytest.mark.parametrize("runtime", ["crun"])
 def test_the_containers_of_a_pod_share_it(
-    presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, variant: str
+    presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node
 ) -> None:
     node.compile(on_disk(presets.example).replace("failurePolicy: Ignore", "failurePolicy: Fail"))
     start_plugin()
-    assert_its_pod_alone_shares(presets, start_pod, variant)
+    assert_its_pod_alone_shares(presets, start_pod)
 
 
-@pytest.mark.parametrize(("runtime", "variant"), [("crun", ""), ("runc", "bare")])
+@pytest.mark.parametrize(
+    ("containerd", "runtime", "variant"), [("1.7", "runc", "bare"), ("2.1", "crun", "")], indirect=["containerd"]
+)
 def test_no_runtime_is_led_to_the_node_by_a_link_in_it(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node, tmp_path: Path, variant: str
 ) -> None:

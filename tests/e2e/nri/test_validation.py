@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,16 +30,6 @@ def validates(containerd: Containerd) -> bool:
     """Whether this containerd asks plugins about the adjustment of all of them."""
     major, minor = containerd.cri.version().split()[1].lstrip("v").split(".")[:2]
     return (int(major), int(minor)) >= (2, 2)
-
-
-def mounting(source: Path, path: str) -> Adjust:
-    """Mounts a directory, and takes what an earlier plugin mounts there away."""
-
-    def adjust(pod: Any, container: Any, made: Any) -> None:
-        made.mounts.add(destination=f"-{path}")
-        made.mounts.add(destination=path, type="bind", source=str(source), options=["rbind", "ro"])
-
-    return adjust
 
 
 def removing(name: str) -> Adjust:
@@ -87,31 +76,6 @@ def test_later_plugin_cannot_change_reserved_env(
     [event] = logged()
     assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
     assert [edit["after"] for edit in event["edits"]] == ["void"]
-
-
-@pytest.mark.parametrize("path", ["/etc/ssl/certs", "/etc"])
-def test_later_plugin_cannot_mount_over_or_in_a_reserved_mount(
-    start_pod: StartPod,
-    start_plugin: StartPlugin,
-    containerd: Containerd,
-    node: Node,
-    evil: Path,
-    validates: bool,
-    path: str,
-) -> None:
-    start_plugin()
-    with naive_plugin(node, containerd.directory / "nri.sock", mounting(evil, path), "20"):
-        pod = start_pod("bare")
-        if not validates:
-            try:
-                container = pod.run()
-            except CriError as error:  # no mount point in the plugin's read-only directory
-                assert path == "/etc", error
-                return
-            assert len(container.mounts()) > 1 or "/evil" in container.mounts()[0][0]
-            return
-        with pytest.raises(CriError, match="rule company-ca: mount /etc"):
-            pod.create()
 
 
 def test_plugin_that_stops_answering_lets_nothing_start(

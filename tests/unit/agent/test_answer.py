@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import _socket
 import array
 import json
 import os
 import select
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +20,7 @@ import pytest
 
 from hook import __version__
 from hook.agent.answers import LATE, Counters, Fallback
-from hook.agent.clients import Client, Clients, Job, Kernel
+from hook.agent.clients import Client, Clients, Job
 from hook.agent.memory import Memory
 from hook.agent.service import listener_at
 from hook.agent.work import Asking, answer
@@ -41,7 +38,6 @@ from unit.support import CONTAINERD, ROOT, config, document
 pytestmark = pytest.mark.root
 
 Fixed = dict[str, Any]
-UCRED = struct.Struct("3i")
 
 
 class Agent:
@@ -165,12 +161,6 @@ def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None
         assert agent.counters.as_json()["dropped"] == 0
 
 
-def test_status_is_answered(agent: Agent) -> None:
-    with agent.connected(protocol.STATUS) as connection:
-        assert agent.take() is None
-        assert (connection.recv(100), connection.recv(100)) == (b"status", b"")
-
-
 @pytest.mark.parametrize(
     ("frame", "count", "why"),
     [
@@ -232,42 +222,6 @@ def test_connection_that_fails_is_dropped_for_that(agent: Agent) -> None:
     assert list(agent.counters.new_drops()) == ["Connection reset by peer"]
 
 
-CALL = """import socket, sys
-s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-s.connect(sys.argv[1])
-sys.stdout.buffer.write(s.recv(1000))"""
-
-
-@pytest.mark.users  # a user namespace cannot be made in a chroot, which rootless.sh makes
-@pytest.mark.parametrize(
-    ("other", "is_trusted"),
-    [
-        ([], True),
-        (["unshare", "--mount"], False),
-        (["unshare", "--user", "--map-root-user"], False),
-        (["unshare", "--pid", "--fork"], False),
-        (["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"], False),
-    ],
-    ids=lambda other: " ".join(other[:2]) if isinstance(other, list) else None,
-)
-def test_caller_needs_the_agents_rights_and_namespaces(root_dir: Path, other: list[str], is_trusted: bool) -> None:
-    with closing(_socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)) as listener:
-        listener.bind(f"{root_dir}/sock")
-        listener.listen()
-        listener.settimeout(60)
-        command = [*other, sys.executable, "-c", CALL, f"{root_dir}/sock"]
-        with (
-            subprocess.Popen(command, stdout=subprocess.PIPE, umask=0o31) as process,
-            closing(_socket.socket(fileno=listener._accept()[0])) as connection,
-        ):
-            pid = UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, UCRED.size))[0]
-            assert Kernel().umask_of(connection, pid) == (0o31 if is_trusted else None)
-            assert Kernel().umask_of(connection, 1 << 30) is None
-            connection.send(b"x")
-            assert process.communicate(timeout=60)[0] == b"x"
-            assert Kernel().umask_of(connection, pid) is None, "it has ended"
-
-
 @pytest.mark.parametrize("free", range(4))
 def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
     agent: Agent, here: int, free: int, capfd: pytest.CaptureFixture[str]
@@ -301,16 +255,6 @@ def test_request_for_whose_descriptor_none_is_free_is_an_error(agent: Agent, her
             assert agent.take() is None
         assert connection.recv(100) == protocol.cold("error")
         agent.clients.expire()
-
-
-@pytest.mark.users
-def test_another_user_is_dropped(agent: Agent) -> None:
-    for path in (agent.directory / "run", Path(agent.path)):
-        path.chmod(0o777)
-    with subprocess.Popen(["/usr/bin/python3", "-c", CALL, agent.path], user=65534, stdout=subprocess.PIPE) as process:
-        assert agent.take() is None
-        assert process.communicate(timeout=60)[0] == b""
-    assert agent.counters.new_drops() == {"uid 65534 is not root": 1}
 
 
 # -- the listening socket
@@ -382,46 +326,9 @@ def test_systemds_socket_is_taken_over_and_not_removed(
 # -- answers
 
 
-def test_create_is_corrected_and_the_real_runtime_runs(agent: Agent, here: int) -> None:
-    for at in (str(agent.bundle), ".", str(agent.bundle)):
-        agent.write()
-        before = len(os.listdir("/proc/self/fd"))
-        found = agent.ask(agent.frame("create", "--bundle", at, "0a"), here)
-        assert found == protocol.go()
-        assert json.loads(agent.config.read_text())["process"]["env"] == ["CA=/ca.pem"]
-        assert len(os.listdir("/proc/self/fd")) == before
-    told = [json.loads(line) for line in Path(agent.memory.events).read_text().splitlines()]
-    assert [event["start"] for event in told] == ["warm"] * 3
-    assert os.listdir(agent.bundle) == ["config.json"]
-    assert agent.ask(agent.frame("--version"), here) == protocol.go()
-
-
-def test_exec_is_corrected_where_the_callers_runtime_keeps_its_state(agent: Agent, here: int) -> None:
-    """crun below XDG_RUNTIME_DIR, which is the caller's and not the agent's."""
-    agent.write()
-    assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
-    status, process = agent.directory / "crun/0a/status", agent.directory / "process.json"
-    status.parent.mkdir(parents=True)
-    status.write_text(json.dumps({"bundle": str(agent.bundle)}))
-    for directory, env in (("", "CA=/tmp/x"), (str(agent.directory), "CA=/ca.pem")):
-        process.write_text('{"env": ["CA=/tmp/x"]}')
-        found = agent.ask(agent.frame("exec", "--process", str(process), "0a", runtime_directory=directory), here)
-        assert (found == protocol.go()) == bool(directory), found
-        assert json.loads(process.read_text())["env"] == [env]
-
-
-def test_refusal_has_the_words_and_the_status_of_a_cold_start(agent: Agent, here: int) -> None:
-    agent.config.write_text("{")
-    found = agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here)
-    head, _, said = found.partition(b"\0R\x01")
-    assert head == protocol.ANSWER
-    assert said.startswith(b"reassert: refused ")
-
-
 @pytest.mark.parametrize(
     ("other", "how", "reason"),
     [
-        ({"version": "0"}, {}, "version"),
         ({"policy": "/other"}, {}, "options"),
         ({"store": "/other"}, {}, "options"),
         ({"events": "/other"}, {}, "options"),
@@ -537,12 +444,6 @@ def test_hook_is_answered_whatever_the_runtimes_arguments_are(agent: Agent) -> N
 
 
 WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
-
-
-@pytest.mark.parametrize("given", [b"", b"[]", b'{"bundle": "b", "pid": 1}', b'{"bundle": "/b", "pid": "1"}', b"{"])
-def test_hook_without_a_state_refuses(agent: Agent, given: bytes) -> None:
-    found = hook(agent, "createRuntime", given)
-    assert found.startswith(protocol.ANSWER + b"\0R\x01reassert: refused a container: the OCI state on stdin")
 
 
 # -- probes

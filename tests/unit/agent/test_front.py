@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import os
 import platform
-import random
 import re
 import resource
 import shutil
@@ -55,17 +54,14 @@ def test_there_is_no_heap(tmp_path: Path) -> None:
     assert not re.search(r"\b(malloc|calloc|realloc|free|strdup|system|popen)\b", symbols)
 
 
-@pytest.mark.slow
 @pytest.mark.traced
 def test_the_parsers_under_sanitizers(tmp_path: Path) -> None:
     program = tmp_path / "front_test"
     flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-conversion", "-Wno-shadow"]
     test = ROOT / "tests" / "unit" / "agent" / "front_test.c"
     subprocess.run(["gcc", *WARNINGS, *flags, "-o", program, test], check=True)
-    seed = str(random.randrange(1 << 60))
-    done = subprocess.run([program, "3", seed], capture_output=True, text=True)
-    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    assert int(done.stdout) > 1000
+    done = subprocess.run([program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def built(directory: Path) -> Path:
@@ -305,28 +301,8 @@ def test_a_hook_passes_its_state_on_and_does_what_the_agent_says(tmp_path: Path,
 
 
 @pytest.mark.root
-def test_a_cold_start_says_its_reason_and_reads_the_state_again(tmp_path: Path, front: Path) -> None:
-    hook = Front(tmp_path, front)
-
-    def reason(answer: bytes | None, argument: str = "x") -> str:
-        status, output, error = hook.run(argument, answer=answer)
-        word, given, state = output.decode().split("|")
-        assert (status, given, state, error) == (7, argument, "the state", b"")
-        return word.removeprefix("--cold=")
-
-    assert reason(None) == "absent"
-    assert reason(b"another protocol") == "broken"
-    assert reason(b"") == "broken"
-    assert reason(protocol.cold("word" * 20)) == ("word" * 20)[:31]
-    assert reason(protocol.cold("x" * 31)) == "x" * 31
-    assert reason(protocol.go(), "x" * (protocol.LIMIT - 10)) == "request"
-    hook.socket.touch()
-    assert reason(None) == "absent"
-    (tmp_path / "deep").mkdir()
-    hook.socket.unlink()
-    assert reason(protocol.go() + b"\0") == "broken"
-    long = Front(tmp_path / "deep", front, name="s" * 108)
-    assert long.run("x", answer=None)[1] == b"--cold=absent|x|the state"
+def test_a_socket_whose_path_no_address_holds_is_absent(tmp_path: Path, front: Path) -> None:
+    assert Front(tmp_path, front, name="s" * 108).run("x")[1] == b"--cold=absent|x|the state"
 
 
 @pytest.mark.root
@@ -345,15 +321,6 @@ def test_an_agent_of_another_user_is_not_obeyed(tmp_path: Path, front: Path) -> 
     assert hook.run("x", answer=protocol.go())[0] == 0
     for answer in (protocol.go(), protocol.changed(["create", "0b"]), protocol.refused(0, "why\n")):
         assert hook.run("x", answer=answer, user=65534) == (7, b"--cold=peer|x|the state", b"")
-
-
-@pytest.mark.root
-def test_an_agent_that_does_not_answer_is_not_waited_for(tmp_path: Path, front: Path) -> None:
-    hook = Front(tmp_path, front)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.bind(str(hook.socket))
-        listener.listen()
-        assert hook.run("x")[1] == b"--cold=timeout|x|the state"
 
 
 @pytest.mark.root

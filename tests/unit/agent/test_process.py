@@ -194,14 +194,16 @@ def test_its_place_among_the_nodes_processes(agent: Process) -> None:
 
 
 def test_stuck_requests_hold_up_neither_others_nor_its_end(agent: Process) -> None:
-    """The --log of a refusal is a FIFO that nobody reads."""
+    """The --log of a refusal is a FIFO that nobody reads. systemd starts no other agent before this one has ended."""
     os.mkfifo(agent.directory / "log")
     (agent.directory / "broken").mkdir()
     (agent.directory / "broken/config.json").write_text("{")
     create = ["create", "--bundle", str(agent.directory / "broken"), "0a"]
-    stuck = [agent.send(agent.frame("--log", str(agent.directory / "log"), *create)) for _ in range(8)]
+    frame = agent.frame("--log", str(agent.directory / "log"), *create)
+    stuck = [agent.send(frame) for _ in range(8)]
     assert agent.create() == protocol.go()
-    wait_until(lambda: agent.status()["working"] == 8)
+    stuck += [agent.send(frame) for _ in range(192)]
+    wait_until(lambda: agent.status()["working"] == 200)
     began = time.monotonic()
     agent.end()
     assert 0.9 < time.monotonic() - began < 15, "it waits a second for them"
@@ -253,7 +255,7 @@ def test_what_delays_other_starts_is_a_cold_starts(agent: Process) -> None:
         assert agent.ask(create) in (found, protocol.cold("long"))
 
 
-@pytest.mark.parametrize("name", ["socket", "policy", "store", "events"])
+@pytest.mark.parametrize("name", ["socket", "events"])
 def test_relative_path_is_told(name: str) -> None:
     done = reassert("agent", f"--{name}", "x")
     assert (done.returncode, done.stderr) == (2, f"reassert: --{name} takes an absolute path, not 'x'\n")

@@ -60,23 +60,6 @@ def served(pool: Workers[int], count: int) -> None:
         time.sleep(0.001)
 
 
-def test_no_more_threads_than_work_at_once() -> None:
-    before, done = threads(), []
-
-    def work(job: int) -> bool:
-        done.append(job)
-        return True
-
-    pool = Pool(10, work, lambda: None)
-    for _ in range(200):
-        time.sleep(0.0005)
-        assert pool.submit(1)
-        pool.look_after()  # the loop looks before a thread has woken up
-        pool.wait(20)
-    assert len(done) == 200
-    assert threads() - before <= READY
-
-
 def test_stuck_requests_hold_nobody_up_and_their_threads_end() -> None:
     before, go, done = threads(), threading.Event(), []
 
@@ -134,21 +117,6 @@ def test_an_idle_thread_takes_a_request_itself_and_says_when_none_is_idle() -> N
     assert done[-1] == 2
 
 
-def test_beyond_the_limit_nobody_waits() -> None:
-    go = threading.Event()
-
-    def work(_: int) -> bool:
-        go.wait(20)
-        return True
-
-    pool = Pool(3, work, lambda: None)
-    assert [pool.submit(1) for _ in range(5)] == [True] * 3 + [False] * 2
-    go.set()
-    pool.wait(20)
-    assert pool.submit(1)
-    pool.wait(20)
-
-
 def test_threads_that_hang_before_their_first_request_are_no_more_than_the_limit() -> None:
     before, go = threads(), threading.Event()
     pool = Pool(READY + 3, lambda _: True, lambda: assert_set(go))
@@ -170,13 +138,13 @@ def test_a_thread_that_may_not_go_on_is_replaced() -> None:
     seen = set()
 
     def work(_: int) -> bool:
-        seen.add(threading.get_ident())
+        seen.add(threading.current_thread())
         time.sleep(0.002)
         return False
 
     pool = Pool(100, work, lambda: None)
     served(pool, 50)
-    assert pool.count() == 0
+    assert len(seen) == 50
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

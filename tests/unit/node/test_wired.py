@@ -81,6 +81,11 @@ def test_the_plugin_counts_where_it_is_a_service_of_the_node(machine: Machine) -
         ours = Record("/nowhere", {"crio": OwnerRecord(adapters=["nri", "hook"])})
         wired.record(ours)
         assert wired.last_look() == {CRUN: 1}
+        found = Path("/usr/local/sbin/systemctl").read_text()
+        machine.program("systemctl", f'case "$*" in *{PLUGIN}*) echo timed out >&2; exit 1 ;; esac\n{found}')
+        wired.record(ours)  # an alarm would be false
+        assert (wired.last_look(), said()) == ({}, [])
+        machine.file("/usr/local/sbin/systemctl", found, 0o755)
         Path(f"/run/units/{PLUGIN}").unlink()
         wired.record(ours)
         assert (wired.last_look(), said()) == ({CRUN: 0}, ["handler.unwired error"])

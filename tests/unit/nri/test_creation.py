@@ -77,12 +77,6 @@ def test_cdi_devices_that_kubelet_asked_for_are_exact(
         assert ("not allocated: mount /usr/gpu" in answer.status.message) is not stays
 
 
-def test_annotations_matter_to_a_container_without_an_allocation(root_dir: Path) -> None:
-    with running(root_dir, document(ANNOTATIONS, kubelet={"root": str(root_dir)})) as plugin:
-        answer = plugin.create([], annotations={"gpu.example/mine": "1", "other.example/mine": "1"})
-        assert dict(adjusted(answer).annotations) == {"-gpu.example/mine": ""}
-
-
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_mount_in_the_way_is_seen_wherever_it_stands(root_dir: Path, position: int) -> None:
     rule = {"name": "r", "mounts": [{"hostPath": str(root_dir), "mountPath": "/ca"}]}
@@ -104,29 +98,6 @@ def test_labels_that_the_engine_put_beside_the_pods_own_are_not_the_pods(root_di
     }
     with running(root_dir, document(rule)) as plugin:
         assert not adjusted(plugin.create([], pod={"labels": {key: "sandbox", "app": "web"}})).env
-
-
-def test_every_container_is_held_against_the_files_as_they_are_now(root_dir: Path) -> None:
-    """The hostPath and the value's file too, not only the policy."""
-    value, source = root_dir / "value", root_dir / "ca"
-    mount = {"hostPath": str(source), "mountPath": "/ca", "onMissingSource": "Skip"}
-    rule = {"name": "r", "env": [{"name": "A", "valueFrom": {"file": str(value)}}], "mounts": [mount]}
-    value.write_text("1\n")
-    with running(root_dir, document(rule)) as plugin:
-
-        def got() -> tuple[list[str], list[str]]:
-            adjustment = adjusted(plugin.create(["A=0"]))
-            return [entry.value for entry in adjustment.env], [mount.destination for mount in adjustment.mounts]
-
-        assert got() == (["1"], [])
-        value.write_text("2\n")
-        source.mkdir()
-        assert got() == (["2"], ["/ca"])
-        source.rmdir()
-        assert got() == (["2"], [])
-        plugin.policy.write_text(document({**rule, "mounts": [], "env": [{"name": "A", "value": "3"}]}))
-        # A busy machine may take longer to compile it than a container waits.
-        wait_until(lambda: got() == (["3"], []))
 
 
 ASKED: dict[str, dict[str, Any]] = {

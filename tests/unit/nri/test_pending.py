@@ -100,18 +100,6 @@ def test_log_that_hangs_keeps_one_thread(root_dir: Path) -> None:
         wait_until(lambda: [event["id"] for event in events_of(plugin)] == [f"c{number}" for number in range(100)])
 
 
-def test_log_that_hangs_delays_no_answer(root_dir: Path) -> None:
-    """The events of earlier containers are written after the answer, or in a thread."""
-    with running(root_dir, POLICY, version=KNOWN) as plugin:
-        plugin.create(["GPU=all"])
-        plugin.report.slow = True
-        for number in range(1, 4):
-            response = plugin.peer.call("CreateContainer", create_request(["GPU=all"], id=f"c{number}"))
-            assert RESPONSE.FromString(response.payload).adjust.env[0].value == "void", (
-                "not a refusal for a late answer"
-            )
-
-
 def answered(container_id: str) -> Request:
     """A request that a container was refused for."""
     request = Request(CREATE)

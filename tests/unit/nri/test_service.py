@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import urllib.request
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -199,7 +198,7 @@ def test_a_wrong_command_line_is_told(options: list[str]) -> None:
     assert done.stderr.startswith(f"reassert: {options[0]} takes ")
 
 
-@pytest.mark.parametrize("given", ["x", "²", "9" * 30, "999"])
+@pytest.mark.parametrize("given", ["²", "9" * 30, "999"])
 def test_a_socket_that_no_runtime_left_open_is_told(given: str) -> None:
     done = reassert("nri", env={"NRI_PLUGIN_SOCKET": given})
     assert (done.returncode, done.stdout) == (2, "")
@@ -221,28 +220,6 @@ def test_metrics_take_no_file_away(root_dir: Path) -> None:
     assert link.is_symlink()
 
 
-def test_an_address_that_is_taken_is_told(root_dir: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = reassert("nri", "--metrics", address)
-        assert (done.returncode, done.stderr) == (
-            2,
-            f"reassert: --metrics {address}: Address already in use; give another address\n",
-        )
-
-
-def test_metrics_on_a_unix_socket_are_roots_alone(process: Process, root_dir: Path) -> None:
-    path = root_dir / "metrics"
-    process.options = ("--metrics", f"unix:{path}")
-    socket.socket(socket.AF_UNIX).bind(str(path))  # of a plugin that was killed
-    process.start(WATCHDOG_USEC="600000")
-    process.wait_for("WATCHDOG=1")
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert b"reassert_nri_connected 0.0" in scrape(path)
-
-
 def scrape(path: Path) -> bytes:
     """What Prometheus gets."""
     with socket.socket(socket.AF_UNIX) as client:
@@ -257,11 +234,13 @@ def scrape(path: Path) -> bytes:
 
 @pytest.mark.slow
 def test_connections_that_drip_keep_no_scrape_away(process: Process, root_dir: Path) -> None:
-    """However many there are; and each ends, though a byte comes now and then."""
+    """However many there are; and each ends, though a byte comes now and then. The socket is root's alone."""
     path = root_dir / "metrics"
     process.options = ("--metrics", f"unix:{path}")
+    socket.socket(socket.AF_UNIX).bind(str(path))  # of a plugin that was killed
     process.start(WATCHDOG_USEC="600000")
     process.wait_for("WATCHDOG=1")
+    assert path.stat().st_mode & 0o777 == 0o600
     dripping: list[socket.socket] = []
     for _ in range(300):
         client = socket.socket(socket.AF_UNIX)
@@ -283,18 +262,6 @@ def test_connections_that_drip_keep_no_scrape_away(process: Process, root_dir: P
     assert b"reassert_nri_connected 0.0" in scrape(path)
     for client in dripping:
         client.close()
-
-
-def test_metrics_on_a_loopback_port(process: Process) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process.options = ("--metrics", f"127.0.0.1:{port}")
-    process.start(WATCHDOG_USEC="600000")
-    process.wait_for("WATCHDOG=1")
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
-        text = answer.read().decode()
-    assert "reassert_policy_info{" in text
 
 
 def test_edit_of_the_policy_is_compiled_before_a_container_needs_it(process: Process) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.nri import ttrpc
-from hook.nri.ttrpc import FRAME_LIMIT, INCOMING_LIMIT, PLUGIN, RUNTIME, Violation, frames
+from hook.nri.ttrpc import FRAME_LIMIT, PLUGIN, RUNTIME, Violation, frames
 
 CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
 """Service and method of a Request as containerd 1.7 and 2.1 put them on the wire."""
@@ -38,23 +38,6 @@ def test_a_cut_at_every_byte_changes_nothing() -> None:
     assert fed([bytes([byte]) for byte in wire]) == whole
 
 
-@given(st.lists(st.tuples(st.sampled_from([PLUGIN, RUNTIME]), st.binary(max_size=9000)), max_size=5), st.data())
-def test_any_cuts_of_any_messages(sent: list[tuple[int, bytes]], data: st.DataObject) -> None:
-    wire = b"".join(frames(stream, message(3, payload)) for stream, payload in sent)
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(wire)), max_size=8)))
-    chunks = [wire[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(wire)], strict=True)]
-    assert [(stream, arrived.payload) for stream, arrived in fed(chunks)] == sent
-
-
-@given(st.lists(st.binary(min_size=1, max_size=9000), max_size=5))
-def test_streams_in_frames_of_any_size_and_interleaved(parts: list[bytes]) -> None:
-    """A message cut into frames anywhere, with another stream's frames in between."""
-    body = message(5, b"".join(parts))
-    chunks = [struct.pack(">II", PLUGIN, len(part)) + part for part in (body[:7], body[7:11], body[11:])]
-    found = fed([chunk + frames(3, b"of a stream that nobody knows") for chunk in chunks])
-    assert [arrived.payload for _, arrived in found] == [b"".join(parts)]
-
-
 @given(st.binary(max_size=40000))
 def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
     wire, joined = frames(RUNTIME, data), b""
@@ -63,18 +46,6 @@ def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
         assert (stream, 0 < length <= FRAME_LIMIT == 4096) == (RUNTIME, True)
         joined, wire = joined + wire[8 : 8 + length], wire[8 + length :]
     assert joined == data
-
-
-@pytest.mark.parametrize("size", [INCOMING_LIMIT + 1, 0xFFFFFFFF])
-def test_an_oversized_frame_is_noticed_by_its_header(size: int) -> None:
-    with pytest.raises(Violation, match="a frame of"):
-        fed([struct.pack(">II", PLUGIN, size)])
-
-
-def test_an_empty_frame_is_nothing() -> None:
-    assert fed([struct.pack(">II", PLUGIN, 0), frames(PLUGIN, message(1, b""))]) == [
-        (PLUGIN, ttrpc.Message(1, ttrpc.REQUEST, b""))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -106,12 +77,6 @@ def test_of_a_message_beyond_ttrpcs_limit_the_head_is_read() -> None:
             assert (second.stream, second.skipped, second.payload) == (3, 0, short)
 
 
-def test_one_message_beyond_ttrpcs_limit_in_one_piece_is_skipped_too() -> None:
-    body = message(1, CONFIGURE + b"\x1a" + b"\xff" * ttrpc.MESSAGE_LIMIT)
-    [(_, found)] = fed([struct.pack(">II", PLUGIN, len(body)) + body])
-    assert (found.skipped, len(found.payload)) == (len(body) - 10, 1024)
-
-
 @pytest.mark.parametrize("size", [0, 1, 127, 128, 16_383, 16_384, ttrpc.ANSWER_LIMIT])
 def test_answer_is_encoded_as_protobuf_does(size: int) -> None:
     response = ttrpc.get("Response")(payload=b"x" * size)
@@ -140,11 +105,6 @@ def test_a_message_that_is_skipped_has_to_begin_as_a_request_does(payload: bytes
 def test_a_request_has_an_odd_stream(stream: int) -> None:
     with pytest.raises(Violation):
         ttrpc.read_request(ttrpc.Message(stream, ttrpc.REQUEST, b""))
-
-
-def test_recorded_bytes_are_understood() -> None:
-    request = ttrpc.read_request(ttrpc.Message(1, ttrpc.REQUEST, CONFIGURE))
-    assert (request.service, request.method) == ("nri.pkg.api.v1alpha1.Plugin", "Configure")
 
 
 def test_an_answer_that_a_runtime_would_choke_on_is_not_made() -> None:
