@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def expressions(name: str) -> list[str]:
     return [rule["expr"] for group in YAML(typ="safe").load(text)["groups"] for rule in group["rules"]]
 
 
+@cache
 def declared() -> dict[str, set[str]]:
     """Every sample's name with its labels, from the definitions."""
     metrics = Metrics()
@@ -50,6 +52,7 @@ def declared() -> dict[str, set[str]]:
     return found
 
 
+@cache
 def of_fleet() -> dict[str, set[str]]:
     """The metrics of the NodeEnforcements, and their labels, as kube-state-metrics makes them of its configuration."""
     (resource,) = YAML(typ="safe").load((MONITORING / "kube-state-metrics.yaml").read_text())["spec"]["resources"]
