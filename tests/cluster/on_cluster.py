@@ -168,15 +168,6 @@ def test_helm_test(cluster: Cluster) -> None:
     cluster.helm.test("reassert", timeout=300)
 
 
-def test_the_privileged_container_has_no_token(cluster: Cluster) -> None:
-    """What the token of the other one may: on_api_server.py, tests/unit/kubernetes/test_chart.py."""
-    here = cluster.pods("node")[0]["metadata"]["name"]
-    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    for container, status in (("node", 1), ("report", 0)):
-        tried = ("exec", here, "--namespace", NAMESPACE, f"--container={container}", "--", "test", "-e", token)
-        assert cluster.try_kubectl(*tried)[0] == status, container
-
-
 def test_a_node_pods_token_is_for_its_own_node(cluster: Cluster) -> None:
     """The token that kubelet gave the pod. All that it is refused: on_api_server.py."""
     for limit in cluster.get("validatingadmissionpolicies"):
@@ -218,28 +209,6 @@ def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluste
     assert in_configmap(cluster) == POLICY
     assert cluster.uids() == before
     assert seen(cluster, *SUITES) == everywhere("void")
-
-
-def test_a_new_policy_goes_from_node_to_node(cluster: Cluster) -> None:
-    before = cluster.uids()
-    cluster.install(policy(OTHER, **REPORTED), upgrade=True)
-    assert roll(cluster) == 1
-    assert not set(before.values()) & set(cluster.uids().values())
-    assert seen(cluster, *SUITES) == everywhere("none")
-
-
-def test_several_nodes_at_once(cluster: Cluster) -> None:
-    cluster.install(policy(POLICY, **REPORTED, maxUnavailable="100%"), upgrade=True)
-    assert roll(cluster) > 1
-    assert seen(cluster, *SUITES) == everywhere("void")
-
-
-def test_nobody_edits_the_configmap(cluster: Cluster) -> None:
-    patch = json.dumps({"data": {"policy.yaml": OTHER}})
-    status, said = cluster.try_kubectl(
-        "patch", "configmap", mounted(cluster), "--namespace", NAMESPACE, "--patch", patch
-    )
-    assert (status, "immutable" in said) == (1, True), said
 
 
 def test_a_typo_in_a_host_path_stops_at_the_first_node_and_every_node_keeps_its_policy(cluster: Cluster) -> None:
