@@ -50,10 +50,7 @@ HOSTILE: dict[str, tuple[str, tuple[str, str]]] = {
     "annotation": ("", merge("metadata", annotations={"note": "1"})),
     "annotation-by-status": ("status", merge("metadata", annotations={"note": "1"})),
     "finalizer": ("", merge("metadata", finalizers=["example.org/stay"])),
-    "owner": (
-        "",
-        merge("metadata", ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}]),
-    ),
+    "owner": ("", merge("metadata", ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}])),
     "other-taint-removed": ("", merge("spec", taints=[taint(TAINT)])),
     "all-taints-removed": ("", merge("spec", taints=None)),
     "taint-added": ("", merge("spec", taints=[taint(TAINT), taint(OTHER), taint("mine", "NoExecute")])),

@@ -164,10 +164,6 @@ def test_the_install_wires_every_node_and_takes_the_taint_off(cluster: Cluster) 
     assert seen(cluster, *SUITES) == everywhere("void")
 
 
-def test_helm_test(cluster: Cluster) -> None:
-    cluster.helm.test("reassert", timeout=300)
-
-
 def test_a_node_pods_token_is_for_its_own_node(cluster: Cluster) -> None:
     """The token that kubelet gave the pod. All that it is refused: on_api_server.py."""
     for limit in cluster.get("validatingadmissionpolicies"):
@@ -200,15 +196,6 @@ def test_the_view_of_all_nodes(cluster: Cluster) -> None:
     (owner,) = cluster.get("nodeenforcement", "forky")["metadata"]["ownerReferences"]
     assert owner["uid"] == cluster.get("node", "forky")["metadata"]["uid"]
     print(cluster.kubectl("get", "nodeenforcements", "--output=wide"))
-
-
-def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluster) -> None:
-    before = cluster.uids()
-    with helm_error("policy-check"):
-        cluster.install(policy(BROKEN, **REPORTED), upgrade=True)
-    assert in_configmap(cluster) == POLICY
-    assert cluster.uids() == before
-    assert seen(cluster, *SUITES) == everywhere("void")
 
 
 def test_a_typo_in_a_host_path_stops_at_the_first_node_and_every_node_keeps_its_policy(cluster: Cluster) -> None:

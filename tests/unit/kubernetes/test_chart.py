@@ -422,10 +422,7 @@ def test_only_the_node_pods_are_privileged() -> None:
     nri, metrics = find(found, "DaemonSet", "reassert-nri")["spec"]["template"]["spec"]["containers"]
     removal = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]
     assert node["securityContext"]["privileged"]
-    for container in (
-        *(nri, metrics, report, *check["containers"], *test["containers"]),
-        *removal["containers"],
-    ):
+    for container in (*(nri, metrics, report, *check["containers"], *test["containers"]), *removal["containers"]):
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
         assert context["readOnlyRootFilesystem"] is True

@@ -76,11 +76,7 @@ def test_json_holds_the_whole_decision_of_the_adapter(root_dir: Path, capsys: py
         "web": (False, ["podSelector"]),
         "other": (False, []),
     }
-    assert (data["outcome"], data["excluded"], data["policy"]["path"]) == (
-        "started corrected",
-        None,
-        str(files.policy),
-    )
+    assert (data["outcome"], data["excluded"], data["policy"]["path"]) == ("started corrected", None, str(files.policy))
     spec = Spec(files.config.read_bytes(), "config.json")
     decided = Case("runtime", "0a", lambda: load(str(files.policy), f"{root_dir}/s")).decide(identify(spec), spec)
     assert [edit["name"] for edit in data["edits"]] == ["CA", "BAD_1", "/etc/ssl"]

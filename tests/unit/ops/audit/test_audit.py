@@ -33,8 +33,7 @@ def finding(state: str, **more: Any) -> ContainerReport:
 
 
 @pytest.mark.parametrize(
-    ("states", "status"),
-    [([], 0), ([IN_POLICY, EXEMPT], 0), ([DRIFTED, UNKNOWN], 1), ([IN_POLICY, UNKNOWN], 2)],
+    ("states", "status"), [([], 0), ([IN_POLICY, EXEMPT], 0), ([DRIFTED, UNKNOWN], 1), ([IN_POLICY, UNKNOWN], 2)]
 )
 def test_exit_status(states: list[str], status: int) -> None:
     assert Audit(Round(POLICY), [finding(state) for state in states]).exit_status() == status
