@@ -437,7 +437,7 @@ def test_only_the_node_pods_are_privileged() -> None:
 
 def test_pods_are_found_by_what_selects_them_and_the_longest_name_of_a_release_is_cut() -> None:
     """Helm takes 53 characters; a label's value 63."""
-    for release, start in (("prod", "prod-reassert-"), ("x" * 53, "xxxxx")):
+    for release, start in (("prod", "prod-reassert-"), ("x" * 53, "xxx"), ("reassert" + "x" * 45, "reassertx")):
         for each in objects(EVERYTHING, name=release):
             assert len(each["metadata"]["name"]) <= 63
             assert all(len(value) <= 63 for value in each["metadata"].get("labels", {}).values())

@@ -130,8 +130,9 @@ def test_the_taint_goes_when_the_node_is_wired(
 
 
 def test_nothing_is_told_that_was_not_asked_for_or_is_not_known(tmp_path: Path) -> None:
-    assert told(tmp_path, "Enforcing \n") == []
     assert told(tmp_path, "Enforcing \n", FLEET="true") == []
+    (tmp_path / "facts.json").write_text('{"state": "Enforcing"}')
+    assert told(tmp_path, "Enforcing \n") == []
 
 
 def applied(tmp_path: Path) -> list[dict[str, object]]:
