@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -198,31 +198,15 @@ def hostile() -> list[dict[str, Any]]:
     return found
 
 
-class Page(HTMLParser):
-    """The elements, attributes and text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: set[str] = set()
-        self.attributes: set[str] = set()
-        self.text: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.add(tag)
-        self.attributes |= {name for name, _ in attrs}
-
-    def handle_data(self, data: str) -> None:
-        self.text.append(data)
-
-
 def test_no_name_becomes_markup() -> None:
+    """In a browser: e2e/test_report_page.py."""
     text = page(summarise(hostile()), "node<1>", "", "now")
-    found = Page(text)
+    tags = re.findall(r"<([a-z]\w*)([^>]*)>", text)
     known = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "span", "code"}
-    assert found.tags <= known | {"table", "thead", "tbody", "tr", "th", "td"}
-    assert found.attributes <= {"lang", "charset", "http-equiv", "content", "name", "class"}
-    assert ATTACKS[0] in "".join(found.text)
+    assert {name for name, _ in tags} <= known | {"table", "thead", "tbody", "tr", "th", "td"}
+    attributes = {name for _, inside in tags for name in re.findall(r"([\w-]+)=", re.sub('"[^"]*"', "", inside))}
+    assert attributes <= {"lang", "charset", "http-equiv", "content", "name", "class"}
+    assert ATTACKS[0] in html.unescape(text)
     assert_harmless(text)
     assert not re.search(r"url\(|@import|https?:", text), "a resource"
     assert "content=\"default-src 'none';" in text
