@@ -106,17 +106,6 @@ def taints(cluster: Cluster) -> set[str]:
     }
 
 
-def mounted(cluster: Cluster) -> str:
-    """The name of the ConfigMap that new pods mount."""
-    volumes = cluster.get("daemonset", "reassert-node")["spec"]["template"]["spec"]["volumes"]
-    (name,) = [volume["configMap"]["name"] for volume in volumes if volume["name"] == "policy"]
-    return str(name)
-
-
-def in_configmap(cluster: Cluster) -> str:
-    return str(cluster.get("configmap", mounted(cluster))["data"]["policy.yaml"])
-
-
 def roll(cluster: Cluster) -> int:
     """Wait for the end of a roll-out: at how many nodes it was at once, at most."""
     most = 0

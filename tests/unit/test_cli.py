@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hook import __version__
+from hook.cli import GROUPS, command_line
 from unit.ownmachine import Machine
 from unit.support import ROOT, called, document, reassert
 
@@ -75,6 +76,15 @@ def test_help_is_on_stdout_and_says_what_a_command_does(line: str, text: str) ->
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith("usage: reassert")
     assert text in result.stdout
+
+
+def test_the_manual_page_names_every_command() -> None:
+    """What each one takes is on its own page (e2e/packaging/test_shell.py)."""
+    page = (ROOT / "packaging/deb/reassert.8").read_text()
+    named = {word for line in re.findall(r"^\.It Cm (.+)", page, re.MULTILINE) for word in line.split(" , ")}
+    [commands] = [action.choices for action in command_line(())._actions if isinstance(action.choices, dict)]
+    assert named == {*commands, "runtime", "hook"}
+    assert GROUPS.keys() <= named
 
 
 def test_version() -> None:
