@@ -28,12 +28,7 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any
 
-PATHS = [
-    "hook/core",
-    "hook/entry",
-    "hook/nri",
-    "hook/agent",
-]
+PATHS = ["hook/core", "hook/entry", "hook/nri", "hook/agent"]
 PATHS += ["hook/*.py", "packaging/front/front.c"]
 """What is mutated: directories, and patterns of files."""
 LEFT_OUT = ("hook/cli.py", "hook/__init__.py", "hook/entry/preload.py")

@@ -38,7 +38,6 @@ class Bench:
         self.others = others
         self.rounds = rounds
         self.results = Results()
-        self.memory: tuple[int, float] | None = None
         self._numbers = itertools.count()
 
     def unique(self) -> str:
@@ -253,7 +252,7 @@ def agent(bench: Bench) -> None:
     directory = bench.node.top / "resident"
     directory.mkdir()
     count = REQUESTS if bench.rounds >= FULL else REQUESTS // 25
-    bench.memory = (count, resident(str(REASSERT), directory, count))
+    resident(str(REASSERT), directory, count)
 
 
 GROUPS: dict[str, Callable[[Bench], None]] = {

@@ -28,10 +28,12 @@ from pathlib import Path
 from typing import Any
 
 TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP))
+sys.path[:0] = [str(TOP), str(TOP / "tests")]
+
+from unit.nri.support import REQUEST, Peer, encoded  # noqa: E402  # likewise
 
 from hook.nri import ttrpc  # noqa: E402  # after the path is set
-from hook.nri.ttrpc import PLUGIN, RUNTIME, frames  # noqa: E402  # likewise
+from hook.nri.ttrpc import RUNTIME, frames  # noqa: E402  # likewise
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 POLICY = {
@@ -64,7 +66,7 @@ PODS = (
 """Mounts whose source is another one for each pod."""
 
 
-def request(number: int) -> bytes:
+def request(number: int) -> Any:
     """A container as containerd describes it, about 3 kB."""
     override = number % 2
     pod = {
@@ -78,13 +80,10 @@ def request(number: int) -> bytes:
     env = [f"WEB_SERVICE_PORT_{at}=tcp://10.0.0.1:80{at}" for at in range(25)]
     env += ["REQUESTS_CA_BUNDLE=" + ("/tmp/evil" if override else CA_BUNDLE)]
     env += ["NVIDIA_VISIBLE_DEVICES=" + ("all" if override else "void")]
-    mount = ttrpc.get("Mount")
-    options = ["rbind", "rprivate", "rw"]
     places = [(path, f"/var/lib/kubelet{path}") for path in RUNTIMES]
     places += [(path, f"/var/lib/kubelet/pods/{pod['uid']}{path}") for path in PODS]
-    mounts = [
-        mount(destination=at, type="bind", source=source, options=options).SerializeToString() for at, source in places
-    ]
+    bind = {"type": "bind", "options": ["rbind", "rprivate", "rw"]}
+    mounts = encoded("Mount", [{"destination": at, "source": source, **bind} for at, source in places])
     container = {
         "id": f"{number:064x}",
         "pod_sandbox_id": pod["id"],
@@ -93,32 +92,30 @@ def request(number: int) -> bytes:
         "mounts": mounts,
         "annotations": {"io.kubernetes.cri.image-name": "registry.example/app:1"},
     }
-    return bytes(ttrpc.get("CreateContainerRequest")(pod=pod, container=container).SerializeToString())
+    return REQUEST(pod=pod, container=container)
 
 
-class Runtime:
+class Runtime(Peer):
     """The runtime's side of a plugin that it has started."""
 
     def __init__(self, command: list[str], path: str = "") -> None:
         """`path`: where the plugin connects to; "" for one that is given its connection."""
-        self.streams, self.stream = ttrpc.Streams(), -1
         if path:
             with socket.socket(socket.AF_UNIX) as listener:
                 listener.bind(path)
                 listener.listen()
                 self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-                self.socket = listener.accept()[0]
+                super().__init__(listener.accept()[0])
         else:
-            self._launch(command)
-        while not self._registered():
-            pass
-        configure = ttrpc.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9")
-        self.send("Configure", configure.SerializeToString())
-        self.answers(1)
-        self.send("Synchronize", b"")
-        self.answers(1)
+            super().__init__(self._launch(command))
+        stream, message = self.receive()
+        while stream != RUNTIME:  # whatever else a plugin says before RegisterPlugin is not for us
+            stream, message = self.receive()
+        self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
+        self.call("Configure", ttrpc.get("ConfigureRequest")(runtime_name="containerd", runtime_version="2.1.9"))
+        self.call("Synchronize", ttrpc.get("SynchronizeRequest")())
 
-    def _launch(self, command: list[str]) -> None:
+    def _launch(self, command: list[str]) -> socket.socket:
         ours, theirs = socket.socketpair()
         environment = {"PATH": os.defpath, "NRI_PLUGIN_NAME": "bench", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
 
@@ -134,56 +131,26 @@ class Runtime:
             pass_fds=(3,),
         )
         theirs.close()
-        self.socket = ours
+        return ours
 
-    def _registered(self) -> bool:
-        """Answer RegisterPlugin; whatever else a plugin says before it is not for us."""
-        for stream, message in self.streams.feed(self._receive()):
-            if stream == RUNTIME:
-                self.socket.sendall(frames(RUNTIME, struct.pack(">IIBB", 0, message.stream, 2, 0)))
-                return True
-        return False
-
-    def _receive(self) -> bytes:
-        data = self.socket.recv(1 << 16)
-        if not data:
-            raise SystemExit(f"the plugin went away: {self.process.wait()}")
-        return data
-
-    def send(self, method: str, payload: bytes) -> int:
-        self.stream += 2
-        call: Any = ttrpc.get("Request")(
-            service="nri.pkg.api.v1alpha1.Plugin", method=method, payload=payload, timeout_nano=2_000_000_000
-        )
-        body = call.SerializeToString()
-        self.socket.sendall(frames(PLUGIN, struct.pack(">IIBB", len(body), self.stream, 1, 0) + body))
-        return self.stream
-
-    def answers(self, least: int) -> list[int]:
-        """Streams of at least so many answers."""
-        found: list[int] = []
-        while len(found) < least:
-            for stream, message in self.streams.feed(self._receive()):
-                if stream == PLUGIN:
-                    status = ttrpc.read_response(message).status
-                    if status.code:
-                        raise SystemExit(f"refused: {status.message}")
-                    found.append(message.stream)
-        return found
-
-    def measure(self, requests: list[bytes], in_flight: int) -> list[float]:
+    def measure(self, requests: list[Any], in_flight: int) -> list[float]:
         """Milliseconds from each request to its answer, with so many on their way at any time."""
         begun: dict[int, float] = {}
         taken: list[float] = []
         waiting = iter(requests)
-        for body in [next(waiting) for _ in range(in_flight)]:
-            begun[self.send("CreateContainer", body)] = time.perf_counter()
+
+        def ask() -> None:
+            if request := next(waiting, None):
+                begun[self.send("CreateContainer", request)] = time.perf_counter()
+
+        for _ in range(in_flight):
+            ask()
         while begun:
-            for stream in self.answers(1):
-                taken.append((time.perf_counter() - begun.pop(stream)) * 1e3)
-                body = next(waiting, b"")
-                if body:
-                    begun[self.send("CreateContainer", body)] = time.perf_counter()
+            stream, response = self.response()
+            taken.append((time.perf_counter() - begun.pop(stream)) * 1e3)
+            if response.status.code:
+                raise SystemExit(f"refused: {response.status.message}")
+            ask()
         return taken
 
     def rss(self) -> float:

@@ -46,16 +46,7 @@ class Front:
 
     def ask(self, kind: str, given: int, *arguments: str) -> None:
         """One request; its answer is counted by kind."""
-        parts = [
-            protocol.REQUEST.decode(),
-            __version__,
-            kind,
-            "/bin/true",
-            *self._where,
-            "",
-            "",
-            *arguments,
-        ]
+        parts = [protocol.REQUEST.decode(), __version__, kind, "/bin/true", *self._where, "", "", *arguments]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(self._path)
             socket.send_fds(connection, ["".join(f"{part}\0" for part in parts).encode()], [given])

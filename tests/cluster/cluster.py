@@ -102,14 +102,9 @@ class Authority:
         else:
             user = {"client-certificate-data": data(f"{name}.crt"), "client-key-data": data(f"{name}.key")}
         path = self.directory / f"{name}.conf"
-        config = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": cluster}],
-            "users": [{"name": "u", "user": user}],
-            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "c",
-        }
+        config: Object = {"apiVersion": "v1", "kind": "Config", "current-context": "c"}
+        config |= {"clusters": [{"name": "c", "cluster": cluster}], "users": [{"name": "u", "user": user}]}
+        config |= {"contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]}
         path.write_text(json.dumps(config))
         return path
 
@@ -173,15 +168,9 @@ class Cluster:
 
     def _start_controllers(self, controllers: str) -> None:
         at = self.directory
-        self._start(
-            "kube-controller-manager",
-            f"--kubeconfig={at}/manager.conf",
-            f"--root-ca-file={at}/ca.crt",
-            f"--service-account-private-key-file={at}/accounts.key",
-            "--use-service-account-credentials",
-            f"--controllers={controllers}",
-            "--leader-elect=false",
-        )
+        given = (f"--root-ca-file={at}/ca.crt", f"--service-account-private-key-file={at}/accounts.key")
+        options = ("--use-service-account-credentials", f"--controllers={controllers}", "--leader-elect=false")
+        self._start("kube-controller-manager", f"--kubeconfig={at}/manager.conf", *given, *options)
         self._start("kube-scheduler", f"--kubeconfig={at}/scheduler.conf", "--leader-elect=false")
 
     def _start(self, program: str, *arguments: str) -> None:
@@ -220,17 +209,9 @@ class Cluster:
         self.nodes[name] = node
 
     def _put(self, node: BootedNode, name: str, number: int) -> None:
-        network = {
-            "cniVersion": "0.4.0",
-            "name": "pods",
-            "type": "ptp",
-            "ipam": {
-                "type": "host-local",
-                "dataDir": "/run/cni-addresses",
-                "ranges": [[{"subnet": f"10.97.{number}.0/24"}]],
-                "routes": [{"dst": "0.0.0.0/0"}],
-            },
-        }
+        ranges, routes = [[{"subnet": f"10.97.{number}.0/24"}]], [{"dst": "0.0.0.0/0"}]
+        ipam = {"type": "host-local", "dataDir": "/run/cni-addresses", "ranges": ranges, "routes": routes}
+        network = {"cniVersion": "0.4.0", "name": "pods", "type": "ptp", "ipam": ipam}
         kubelet = {
             **KUBELET_CONFIG,
             "featureGates": dict.fromkeys(GATES, True),
@@ -248,11 +229,7 @@ class Cluster:
             "/etc/cni/net.d/10-pods.conf": json.dumps(network),
             "/etc/systemd/system/kubelet.service": KUBELET.format(name=name, address=f"10.99.0.{number + 10}"),
             "/usr/local/bin/kubelet": PROGRAMS / "kubelet",
-            **{
-                f"{at}/{plugin}": Path("/usr/lib/cni") / plugin
-                for at in CNI
-                for plugin in ("ptp", "host-local", "loopback")
-            },
+            **{f"{at}/{each}": Path("/usr/lib/cni") / each for at in CNI for each in ("ptp", "host-local", "loopback")},
         }
         for path, content in files.items():
             target = node.path(path)
@@ -330,14 +307,8 @@ class Cluster:
 
     def pods(self, component: str) -> list[Object]:
         """The pods of one part of the chart, those that end left out."""
-        status, said = self.try_kubectl(
-            "get",
-            "pods",
-            "--namespace",
-            NAMESPACE,
-            "--output=json",
-            f"--selector=app.kubernetes.io/component={component}",
-        )
+        selector = f"--selector=app.kubernetes.io/component={component}"
+        status, said = self.try_kubectl("get", "pods", "--namespace", NAMESPACE, "--output=json", selector)
         items = json.loads(said)["items"] if status == 0 else []
         return [pod for pod in items if "deletionTimestamp" not in pod["metadata"]]
 

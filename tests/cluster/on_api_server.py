@@ -50,10 +50,7 @@ HOSTILE: dict[str, tuple[str, tuple[str, str]]] = {
     "annotation": ("", merge("metadata", annotations={"note": "1"})),
     "annotation-by-status": ("status", merge("metadata", annotations={"note": "1"})),
     "finalizer": ("", merge("metadata", finalizers=["example.org/stay"])),
-    "owner": (
-        "",
-        merge("metadata", ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}]),
-    ),
+    "owner": ("", merge("metadata", ownerReferences=[{"apiVersion": "v1", "kind": "Pod", "name": "x", "uid": "1"}])),
     "other-taint-removed": ("", merge("spec", taints=[taint(TAINT)])),
     "all-taints-removed": ("", merge("spec", taints=None)),
     "taint-added": ("", merge("spec", taints=[taint(TAINT), taint(OTHER), taint("mine", "NoExecute")])),
@@ -381,20 +378,19 @@ OPENREPORTS = KUBERNETES / "openreports"
 TEXT, NUMBER = {"type": "string"}, {"type": "integer"}
 ONE_OF = ["pass", "fail", "warn", "error", "skip"]
 SUBJECT = {"type": "object", "properties": dict.fromkeys(("apiVersion", "kind", "name", "uid"), TEXT)}
-RESULT = {
-    "type": "object",
-    "required": ["policy"],
-    "properties": {
-        **dict.fromkeys(("policy", "rule", "message"), TEXT),
-        "severity": {**TEXT, "enum": ["critical", "high", "medium", "low", "info"]},
-        "result": {**TEXT, "enum": ONE_OF},
-        "timestamp": {
-            "type": "object",
-            "required": ["seconds", "nanos"],
-            "properties": {"seconds": NUMBER, "nanos": NUMBER},
-        },
-    },
+TIME = {"type": "object", "required": ["seconds", "nanos"], "properties": {"seconds": NUMBER, "nanos": NUMBER}}
+SEVERITY = {**TEXT, "enum": ["critical", "high", "medium", "low", "info"]}
+OF_RESULT = {**dict.fromkeys(("policy", "rule", "message"), TEXT), "severity": SEVERITY, "timestamp": TIME}
+RESULT = {"type": "object", "required": ["policy"], "properties": {**OF_RESULT, "result": {**TEXT, "enum": ONE_OF}}}
+LIMITS = {"type": "object", "properties": {"maxResults": NUMBER}}
+REPORT = {
+    "source": TEXT,
+    "scope": SUBJECT,
+    "configuration": {"type": "object", "properties": {"limits": LIMITS}},
+    "summary": {"type": "object", "properties": dict.fromkeys(ONE_OF, NUMBER)},
+    "results": {"type": "array", "items": RESULT},
 }
+VERSION = {"name": "v1alpha1", "served": True, "storage": True}
 CLUSTER_REPORT: Object = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -403,28 +399,7 @@ CLUSTER_REPORT: Object = {
         "group": "openreports.io",
         "scope": "Cluster",
         "names": {"kind": "ClusterReport", "plural": "clusterreports", "singular": "clusterreport"},
-        "versions": [
-            {
-                "name": "v1alpha1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "source": TEXT,
-                            "scope": SUBJECT,
-                            "configuration": {
-                                "type": "object",
-                                "properties": {"limits": {"type": "object", "properties": {"maxResults": NUMBER}}},
-                            },
-                            "summary": {"type": "object", "properties": dict.fromkeys(ONE_OF, NUMBER)},
-                            "results": {"type": "array", "items": RESULT},
-                        },
-                    }
-                },
-            }
-        ],
+        "versions": [VERSION | {"schema": {"openAPIV3Schema": {"type": "object", "properties": REPORT}}}],
     },
 }
 """What is used of OpenReports' definition, by the names, types and enumerations of its public schema."""

@@ -106,17 +106,6 @@ def taints(cluster: Cluster) -> set[str]:
     }
 
 
-def mounted(cluster: Cluster) -> str:
-    """The name of the ConfigMap that new pods mount."""
-    volumes = cluster.get("daemonset", "reassert-node")["spec"]["template"]["spec"]["volumes"]
-    (name,) = [volume["configMap"]["name"] for volume in volumes if volume["name"] == "policy"]
-    return str(name)
-
-
-def in_configmap(cluster: Cluster) -> str:
-    return str(cluster.get("configmap", mounted(cluster))["data"]["policy.yaml"])
-
-
 def roll(cluster: Cluster) -> int:
     """Wait for the end of a roll-out: at how many nodes it was at once, at most."""
     most = 0
@@ -164,19 +153,6 @@ def test_the_install_wires_every_node_and_takes_the_taint_off(cluster: Cluster) 
     assert seen(cluster, *SUITES) == everywhere("void")
 
 
-def test_helm_test(cluster: Cluster) -> None:
-    cluster.helm.test("reassert", timeout=300)
-
-
-def test_the_privileged_container_has_no_token(cluster: Cluster) -> None:
-    """What the token of the other one may: on_api_server.py, tests/unit/kubernetes/test_chart.py."""
-    here = cluster.pods("node")[0]["metadata"]["name"]
-    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-    for container, status in (("node", 1), ("report", 0)):
-        tried = ("exec", here, "--namespace", NAMESPACE, f"--container={container}", "--", "test", "-e", token)
-        assert cluster.try_kubectl(*tried)[0] == status, container
-
-
 def test_a_node_pods_token_is_for_its_own_node(cluster: Cluster) -> None:
     """The token that kubelet gave the pod. All that it is refused: on_api_server.py."""
     for limit in cluster.get("validatingadmissionpolicies"):
@@ -209,37 +185,6 @@ def test_the_view_of_all_nodes(cluster: Cluster) -> None:
     (owner,) = cluster.get("nodeenforcement", "forky")["metadata"]["ownerReferences"]
     assert owner["uid"] == cluster.get("node", "forky")["metadata"]["uid"]
     print(cluster.kubectl("get", "nodeenforcements", "--output=wide"))
-
-
-def test_a_broken_policy_stops_the_upgrade_and_the_old_one_stays(cluster: Cluster) -> None:
-    before = cluster.uids()
-    with helm_error("policy-check"):
-        cluster.install(policy(BROKEN, **REPORTED), upgrade=True)
-    assert in_configmap(cluster) == POLICY
-    assert cluster.uids() == before
-    assert seen(cluster, *SUITES) == everywhere("void")
-
-
-def test_a_new_policy_goes_from_node_to_node(cluster: Cluster) -> None:
-    before = cluster.uids()
-    cluster.install(policy(OTHER, **REPORTED), upgrade=True)
-    assert roll(cluster) == 1
-    assert not set(before.values()) & set(cluster.uids().values())
-    assert seen(cluster, *SUITES) == everywhere("none")
-
-
-def test_several_nodes_at_once(cluster: Cluster) -> None:
-    cluster.install(policy(POLICY, **REPORTED, maxUnavailable="100%"), upgrade=True)
-    assert roll(cluster) > 1
-    assert seen(cluster, *SUITES) == everywhere("void")
-
-
-def test_nobody_edits_the_configmap(cluster: Cluster) -> None:
-    patch = json.dumps({"data": {"policy.yaml": OTHER}})
-    status, said = cluster.try_kubectl(
-        "patch", "configmap", mounted(cluster), "--namespace", NAMESPACE, "--patch", patch
-    )
-    assert (status, "immutable" in said) == (1, True), said
 
 
 def test_a_typo_in_a_host_path_stops_at_the_first_node_and_every_node_keeps_its_policy(cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ RECIPE = {
         (
             '"annotations": {\n          "description": "Ann',
             '"rlimits": {"type": "array"}, "annotations": {"description": "Ann',
-        ),
+        )
     ],
     "core/plan.py": [
         ('"annotation", SHARED', '"annotation", "rlimits", SHARED'),

@@ -34,9 +34,13 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("seed", [2, 24])
-def test_a_kept_seed_breaks_no_invariant_and_is_the_same_run_again(seed: int) -> None:
-    once, again = (run("--seed", seed, "--steps", 40_000) for _ in range(2))
-    assert once.returncode == 0, once.stdout + once.stderr
+def test_a_kept_seed_breaks_no_invariant(seed: int) -> None:
+    done = run("--seed", seed, "--steps", 40_000)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_seed_is_the_same_run_again() -> None:
+    once, again = (run("--seed", 2, "--steps", 8_000) for _ in range(2))
     assert "trace " in once.stdout
     assert once.stdout == again.stdout
 

@@ -17,6 +17,7 @@ PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """As in Debian's images."""
 
 _NOT_IN_A_SLIM_IMAGE = ("dev", "proc", "sys", "run", "tmp", "usr/share", "var")
+_NOT_OF_THE_SCRIPTS = ("/systemd/", "/gconv/", "/perl", "/apt/")
 _ENGINES = ("containerd", "ctr", "crun", "runc", "busybox")
 
 
@@ -64,7 +65,7 @@ def _slim(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     path = entry.name.removeprefix("./")
     name = path.removeprefix("usr/bin/").removeprefix("usr/sbin/")
     left_out = path.startswith(_NOT_IN_A_SLIM_IMAGE) or name.startswith(_ENGINES)
-    return None if left_out else entry
+    return None if left_out or any(part in path for part in _NOT_OF_THE_SCRIPTS) else entry
 
 
 def _roots(entry: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -62,7 +62,7 @@ class NodePod:
         self.bundle = ConfigMapVolume(node.path(f"{volumes}/trust"))
         self.bundle.write(bundle or {})
         paths = {name: f"{volumes}/{name}" for name in ("policy", "trust", "work")}
-        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": "5"})
+        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": "2"})
         self.container = self.pod.make(config)
         self.container.start()
 

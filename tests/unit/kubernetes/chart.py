@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import platform
+from functools import cache
 from typing import Any
 
 from e2e.support import need
@@ -41,8 +43,15 @@ def text(values: Object | None = None, namespace: str = NAMESPACE, name: str = "
 
 def objects(values: Object | None = None, **release: str) -> list[Object]:
     """Every object of a release."""
-    rendered = text(values, **release)
-    return [document for path, content in rendered.items() if path != "NOTES.txt" for document in load(content)]
+    made: list[Object] = json.loads(_objects(json.dumps(values), **release))
+    return made
+
+
+@cache
+def _objects(values: str, **release: str) -> str:
+    """The same in JSON. Several tests look at one release, and to parse its YAML takes longer than to render it."""
+    rendered = text(json.loads(values), **release)
+    return json.dumps([each for path, content in rendered.items() if path != "NOTES.txt" for each in load(content)])
 
 
 def find(found: list[Object], kind: str, name: str = "") -> Object:

@@ -94,18 +94,6 @@ def test_the_chart_is_of_the_programs_version() -> None:
     assert all(each.keys() == {"kind", "description"} for each in changes)
 
 
-def test_the_default_policy_is_the_repositorys() -> None:
-    """And reassert itself finds nothing wrong with it, after its way through YAML."""
-    policy = of_nodes(objects())["data"]["policy.yaml"]
-    assert policy == (ROOT / "config/policy.yaml").read_text()
-    assert compile_bytes("policy.yaml", policy.encode()).lines
-
-
-def test_a_policy_arrives_as_it_was_written() -> None:
-    text = "\n".join(["# {{ .not }} a template", "kind: NodePolicy", "spec: {exclude: {namespaces: ['kube-*']}}", ""])
-    assert of_nodes(objects({"policy": {"text": text}}))["data"]["policy.yaml"] == text
-
-
 def of_nodes(found: list[Object]) -> Object:
     """The ConfigMap that the node pods mount, which is immutable."""
     volumes = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["volumes"]
@@ -115,15 +103,17 @@ def of_nodes(found: list[Object]) -> Object:
     return each
 
 
-def test_each_policy_has_a_configmap_of_its_own() -> None:
-    """So the roll-out of the DaemonSet is that of the policy."""
-
-    def name(text: str) -> Any:
-        return of_nodes(objects({"policy": {"text": text}}))["metadata"]["name"]
-
-    text = (ROOT / "config/policy.yaml").read_text()
-    assert name("") == name(text)
-    assert name("") != name(text + "#")
+def test_each_policy_arrives_as_it_was_written_in_a_configmap_of_its_own() -> None:
+    """So the roll-out of the DaemonSet is that of the policy. The default one is the repository's."""
+    default = (ROOT / "config/policy.yaml").read_text()
+    template = "# {{ .not }} a template\nkind: NodePolicy\nspec: {exclude: {namespaces: ['kube-*']}}\n"
+    names = []
+    for given, arrives in (("", default), (default, default), (default + "#\n", default + "#\n"), (template, template)):
+        found = of_nodes(objects({"policy": {"text": given}}))
+        assert found["data"]["policy.yaml"] == arrives
+        names.append(found["metadata"]["name"])
+    assert names[0] == names[1]
+    assert len(set(names)) == 3
 
 
 BRAKED = """\
@@ -206,18 +196,6 @@ def test_what_the_node_command_is_told() -> None:
     assert arguments(nri=True, adapters=["nri"]) == ["--adapter=nri", "--no-unit", "--agent", "--default"]
 
 
-def test_no_privileged_container_has_a_token() -> None:
-    for values in (EVERYTHING, {}):
-        for each in objects(values):
-            if each["kind"] == "DaemonSet":
-                pod = each["spec"]["template"]["spec"]
-                assert pod["automountServiceAccountToken"] is False
-                for container in pod["containers"]:
-                    if container["name"] != "report":
-                        assert "token" not in {mount["name"] for mount in container.get("volumeMounts", [])}
-                assert ("report" in {c["name"] for c in pod["containers"]}) == ("serviceAccountName" in pod)
-
-
 @pytest.mark.parametrize(
     ("node", "rules"),
     [
@@ -240,16 +218,6 @@ def test_the_view_of_all_nodes_is_one_definition_and_what_its_writer_needs() -> 
     definition = find(found, "CustomResourceDefinition")
     (version,) = definition["spec"]["versions"]
     status = version["schema"]["openAPIV3Schema"]["properties"]["status"]
-
-    def lacking(schema: Object, where: str) -> list[str]:
-        """Fields without a description. The schema has every field that facts.sh writes, or the API drops it."""
-        inner = schema.get("items", schema).get("properties", {})
-        return [where] * ("description" not in schema) + [
-            each for name, one in inner.items() for each in lacking(one, f"{where}.{name}")
-        ]
-
-    free = ("name", "at", "state")  # of the items of a list
-    assert [each for each in lacking(status, "status") if each.rpartition(".")[2] not in free] == []
     for column in version["additionalPrinterColumns"]:
         at = status
         for name in column["jsonPath"].removeprefix(".status.").replace("[*]", "").split("."):
@@ -261,8 +229,9 @@ def test_the_view_of_all_nodes_is_one_definition_and_what_its_writer_needs() -> 
     ]
     names = [each["metadata"]["name"] for each in found if each["kind"] == "ValidatingAdmissionPolicy"]
     assert names == ["reassert-enforcement", "reassert-node"]
-    kinds = {each["kind"] for each in objects({"fleet": {"enabled": True, "crd": False}})}
-    assert "CustomResourceDefinition" not in kinds
+    assert "CustomResourceDefinition" not in {
+        each["kind"] for each in objects({"fleet": {"enabled": True, "crd": False}})
+    }
     node, report = find(found, "DaemonSet")["spec"]["template"]["spec"]["containers"]
     for container in (node, report):
         assert {"name": "FLEET", "value": "true"} in container["env"]
@@ -320,7 +289,7 @@ def hooks_of(found: list[Object], moment: str) -> list[Object]:
     return [each for each in found if each["metadata"].get("annotations", {}).get("helm.sh/hook") == moment]
 
 
-def test_the_removal_may_touch_one_object_and_is_there_only_while_helm_deletes() -> None:
+def test_the_removal_and_helm_test_may_touch_one_object_each_and_are_there_only_while_helm_needs_them() -> None:
     hooks = hooks_of(objects(EVERYTHING), "pre-delete")
     assert {each["kind"] for each in hooks} == {"ServiceAccount", "Role", "RoleBinding", "Job"}
     rules = [(rule["resources"], rule["resourceNames"], rule["verbs"]) for rule in find(hooks, "Role")["rules"]]
@@ -329,21 +298,16 @@ def test_the_removal_may_touch_one_object_and_is_there_only_while_helm_deletes()
         (["jobs"], ["reassert-first-install"], ["get", "list", "watch", "delete"]),
     ]
     assert find(objects(), "Job", "reassert-first-install")  # the name of what it deletes
-
-
-def test_helm_test_may_look_at_one_object() -> None:
+    assert not hooks_of(objects({"node": {"onUninstall": "Keep"}}), "pre-delete")
     hooks = hooks_of(objects(EVERYTHING), "test")
     assert {each["kind"] for each in hooks} == {"ServiceAccount", "Role", "RoleBinding", "Pod"}
     (rule,) = find(hooks, "Role")["rules"]
     assert (rule["resourceNames"], rule["verbs"]) == (["reassert-node"], ["get", "list", "watch"])
 
 
-def test_a_policy_is_checked_before_anything_changes(tmp_path: Path) -> None:
+def test_a_policy_is_checked_before_anything_changes() -> None:
     """By the program of the image, on the text that the nodes would get."""
-    text = (
-        "apiVersion: reassert/v1\nkind: NodePolicy\nmetadata: {name: a}\nspec: {exclude: {namespaces: [kube-system]}}\n"
-    )
-    found = objects({"policy": {"text": text}})
+    found = objects({"policy": {"text": "kind: NodePolicy\nspec: {exclude: {namespaces: [kube-system]}}\n"}})
     hooks = hooks_of(found, "pre-install,pre-upgrade")
     assert find(hooks, "ConfigMap")["data"] == of_nodes(found)["data"]
     (container,) = find(hooks, "Job")["spec"]["template"]["spec"]["containers"]
@@ -415,25 +379,15 @@ def test_the_removal_asks_and_waits(tmp_path: Path) -> None:
         "set env daemonset/reassert-node --containers=node STATE=absent",
         "rollout status daemonset/reassert-node",
     ]
-
-
-def test_a_release_that_the_policy_check_stopped_can_be_removed(tmp_path: Path) -> None:
-    """It has no DaemonSet, and Helm deletes no release whose removal Job fails."""
-    assert [call.split()[0] for call in removal(tmp_path, "")] == ["get"]
+    # A release that the policy check stopped has no DaemonSet, and Helm deletes no release whose removal Job fails.
+    assert [call.split()[0] for call in removal(tmp_path / "stopped", "")] == ["get"]
     assert [call.split()[0] for call in removal(tmp_path / "down", "", fails="yes")] == ["get"]
-
-
-def test_nodes_that_are_changed_by_hand_are_removed_all_the_same(tmp_path: Path) -> None:
-    """kubectl knows no roll-out of an OnDelete DaemonSet, so the removal makes it one of RollingUpdate first."""
+    # kubectl knows no roll-out of an OnDelete DaemonSet, so the removal makes it one of RollingUpdate first.
     strategy = {"type": "OnDelete"}
-    _, _, patch, ask, _ = removal(tmp_path, "daemonset.apps/reassert-node", updateStrategy=strategy)
+    _, _, patch, ask, _ = removal(tmp_path / "hand", "daemonset.apps/reassert-node", updateStrategy=strategy)
     assert json.loads(patch.partition("--patch=")[2]) == {"spec": {"updateStrategy": {"type": "RollingUpdate"}}}
     assert "STATE=absent" in ask
     assert not hooks_of(objects({"node": {"updateStrategy": strategy}}), "test")
-
-
-def test_nothing_is_removed_where_that_was_asked_for() -> None:
-    assert not hooks_of(objects({"node": {"onUninstall": "Keep"}}), "pre-delete")
 
 
 def test_the_removal_says_to_the_pods_what_they_understand() -> None:
@@ -453,7 +407,14 @@ def test_the_removal_says_to_the_pods_what_they_understand() -> None:
 
 
 def test_only_the_node_pods_are_privileged() -> None:
-    """The others hold to as little as they need; the removal even to PodSecurity's level `restricted`."""
+    """And have no token. The others hold to as little as they need; the removal to PodSecurity's level `restricted`."""
+    for each in [*objects(EVERYTHING), *objects()]:
+        if each["kind"] == "DaemonSet":
+            pod = each["spec"]["template"]["spec"]
+            assert pod["automountServiceAccountToken"] is False
+            volumes = {c["name"]: {mount["name"] for mount in c.get("volumeMounts", [])} for c in pod["containers"]}
+            assert {name for name, mounted in volumes.items() if "token" in mounted} <= {"report"}
+            assert ("report" in volumes) == ("serviceAccountName" in pod)
     found = objects(EVERYTHING)
     node, report = find(found, "DaemonSet", "reassert-node")["spec"]["template"]["spec"]["containers"]
     check = find(found, "Job", "reassert-policy-check")["spec"]["template"]["spec"]
@@ -461,10 +422,7 @@ def test_only_the_node_pods_are_privileged() -> None:
     nri, metrics = find(found, "DaemonSet", "reassert-nri")["spec"]["template"]["spec"]["containers"]
     removal = find(found, "Job", "reassert-removal")["spec"]["template"]["spec"]
     assert node["securityContext"]["privileged"]
-    for container in (
-        *(nri, metrics, report, *check["containers"], *test["containers"]),
-        *removal["containers"],
-    ):
+    for container in (*(nri, metrics, report, *check["containers"], *test["containers"]), *removal["containers"]):
         context = container["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
         assert context["readOnlyRootFilesystem"] is True
@@ -477,13 +435,16 @@ def test_only_the_node_pods_are_privileged() -> None:
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
-def test_pods_are_found_by_what_selects_them() -> None:
-    for name in ("default", "everything"):
-        for each in objects(RELEASES[name], name="prod", namespace=NAMESPACE):
+def test_pods_are_found_by_what_selects_them_and_the_longest_name_of_a_release_is_cut() -> None:
+    """Helm takes 53 characters; a label's value 63."""
+    for release, start in (("prod", "prod-reassert-"), ("x" * 53, "xxx"), ("reassert" + "x" * 45, "reassertx")):
+        for each in objects(EVERYTHING, name=release):
+            assert len(each["metadata"]["name"]) <= 63
+            assert all(len(value) <= 63 for value in each["metadata"].get("labels", {}).values())
             if each["kind"] == "DaemonSet":
                 labels = each["spec"]["template"]["metadata"]["labels"]
                 assert each["spec"]["selector"]["matchLabels"].items() <= labels.items()
-                assert each["metadata"]["name"].startswith("prod-reassert-")
+                assert each["metadata"]["name"].startswith(start)
 
 
 def test_prometheus_is_told_of_the_pods_and_the_alerts() -> None:
@@ -494,13 +455,6 @@ def test_prometheus_is_told_of_the_pods_and_the_alerts() -> None:
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
     (alerts,) = load((ROOT / "packaging/monitoring/alerts.yaml").read_text())
     assert find(found, "PrometheusRule")["spec"] == alerts
-
-
-def test_the_longest_name_of_a_release_is_cut() -> None:
-    """Helm takes 53 characters; a label's value 63."""
-    for each in objects(EVERYTHING, name="x" * 53):
-        assert len(each["metadata"]["name"]) <= 63
-        assert all(len(value) <= 63 for value in each["metadata"].get("labels", {}).values())
 
 
 def test_the_digest_goes_before_the_tag() -> None:
@@ -540,30 +494,22 @@ def test_a_first_roll_out_begins_when_the_pods_run(tmp_path: Path, few: str, eno
     assert container == {"name": "node", "env": [{"name": "STATE", "value": "present"}]}
 
 
-def test_a_node_that_is_down_delays_the_first_roll_out(tmp_path: Path) -> None:
+def test_a_first_roll_out_that_is_delayed(tmp_path: Path) -> None:
     """Of three nodes two are 19 of 20 never; so that nothing changes any more counts, if most pods run."""
     assert len(started(tmp_path / "one", "3 1", "3 2")) == 1 + 61 + 1
     assert len(started(tmp_path / "two", "3", "3 1", ended=True)) == 75
-
-
-def test_a_first_roll_out_does_not_begin_on_an_answer_that_failed(tmp_path: Path) -> None:
-    assert [call.split()[1] for call in started(tmp_path, "3", "3 3", DOWN="4")] == ["get"] * 5 + ["patch"]
+    # An answer that failed is none.
+    assert verbs(tmp_path / "down", "3", "3 3", DOWN="4") == ["get"] * 5 + ["patch"]
 
 
 def test_the_first_roll_out_leaves_a_state_that_was_set_meanwhile(tmp_path: Path) -> None:
     """As the removal does while the Job of an install that Helm has given up on still waits."""
     for later in ("absent", "present"):
-        calls = started(tmp_path / later, "3", "3 1", later=later)
-        assert [call.split()[1] for call in calls] == ["get"] * 3
-    calls = started(tmp_path / "conflict", "3", "3 3", later="absent", CONFLICTS="1")
-    assert [call.split()[1] for call in calls] == ["get", "get", "patch", "get"]
-    calls = started(tmp_path / "by-hand", "3", "3 3", state="absent", later="absent")  # before an upgrade
-    assert [call.split()[1] for call in calls] == ["get", "get", "patch"]
-
-
-def test_an_upgrade_begins_no_first_roll_out(tmp_path: Path) -> None:
-    (call,) = started(tmp_path, "3", "3", state="present")
-    assert " get " in call
+        assert verbs(tmp_path / later, "3", "3 1", later=later) == ["get"] * 3
+    assert verbs(tmp_path / "conflict", "3", "3 3", later="absent", CONFLICTS="1") == ["get", "get", "patch", "get"]
+    by_hand = verbs(tmp_path / "by-hand", "3", "3 3", state="absent", later="absent")  # before an upgrade
+    assert by_hand == ["get", "get", "patch"]
+    assert verbs(tmp_path / "upgrade", "3", "3", state="present") == ["get"]
 
 
 def test_the_first_roll_out_waits_no_longer_than_helm() -> None:
@@ -571,6 +517,11 @@ def test_the_first_roll_out_waits_no_longer_than_helm() -> None:
     for node, seconds in (({}, 300), ({"firstInstallSeconds": 1800}, 1800)):
         job = find(objects({"node": node}), "Job", "reassert-first-install")
         assert job["spec"]["activeDeadlineSeconds"] == seconds
+
+
+def verbs(tmp_path: Path, few: str, enough: str, **more: Any) -> list[str]:
+    """Of the calls below."""
+    return [call.split()[1] for call in started(tmp_path, few, enough, **more)]
 
 
 def started(

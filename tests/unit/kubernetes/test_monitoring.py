@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ruamel.yaml import YAML
 
 from hook.ops.metrics.prometheus import Metrics
 from unit.kubernetes.chart import KUBERNETES, load
+from unit.ops.metrics.support import samples
 from unit.support import ROOT, policy
 
 MONITORING = ROOT / "packaging" / "monitoring"
@@ -37,6 +39,7 @@ def expressions(name: str) -> list[str]:
     return [rule["expr"] for group in YAML(typ="safe").load(text)["groups"] for rule in group["rules"]]
 
 
+@cache
 def declared() -> dict[str, set[str]]:
     """Every sample's name with its labels, from the definitions."""
     metrics = Metrics()
@@ -50,6 +53,7 @@ def declared() -> dict[str, set[str]]:
     return found
 
 
+@cache
 def of_fleet() -> dict[str, set[str]]:
     """The metrics of the NodeEnforcements, and their labels, as kube-state-metrics makes them of its configuration."""
     (resource,) = YAML(typ="safe").load((MONITORING / "kube-state-metrics.yaml").read_text())["spec"]["resources"]
@@ -185,10 +189,21 @@ def use(metrics: Metrics) -> None:
     metrics.set_all("stale_containers", {"/ca.pem": 1})
 
 
-def samples(metrics: Metrics) -> dict[str, float]:
+def of_node(metrics: Metrics) -> dict[str, float]:
     """What a scrape of node n1 gives Prometheus."""
-    lines = [line.rsplit(" ", 1) for line in metrics.text().decode().splitlines() if not line.startswith("#")]
-    return {re.sub(r"[{]|$", '{instance="n1",', name, count=1).rstrip("}") + "}": float(value) for name, value in lines}
+    named = {re.sub(r"[{]|$", '{instance="n1",', name, count=1): value for name, value in samples(metrics).items()}
+    return {name.rstrip("}") + "}": value for name, value in named.items()}
+
+
+def show(directory: Path, series: list[dict[str, str]], queries: list[str], at: str) -> None:
+    """promtool evaluates each query as Prometheus does, at this time: it has samples that are not 0."""
+    tests = [
+        {"expr": f"count({each}) > bool 0", "eval_time": at, "exp_samples": [{"labels": "{}", "value": 1}]}
+        for each in queries
+    ]
+    test = {"interval": "1m", "input_series": series, "promql_expr_test": tests}
+    (directory / "test.json").write_text(json.dumps({"tests": [test]}))
+    promtool("test", "rules", "test.json", where=directory)
 
 
 def test_a_minute_in_which_everything_happens_leaves_no_metric_at_zero() -> None:
@@ -204,27 +219,18 @@ def test_a_minute_in_which_everything_happens_leaves_no_metric_at_zero() -> None
 
 @pytest.mark.promtool
 def test_every_panel_of_the_dashboard_shows_what_a_node_exports(tmp_path: Path) -> None:
-    """promtool evaluates each query as Prometheus does, with the samples of two scrapes and their difference since."""
+    """With the samples of two scrapes and their difference since."""
     metrics = Metrics()
     use(metrics)
-    first = samples(metrics)
+    first = of_node(metrics)
     use(metrics)
-    series = [
-        {"series": name, "values": f"{first[name]}+{value - first[name]}x30"}
-        for name, value in samples(metrics).items()
-        if name in first and "_created" not in name
-    ]
+    now = of_node(metrics)
+    series = [{"series": name, "values": f"{first[name]}+{now[name] - first[name]}x30"} for name in first]
     plain = [
         each.replace("$__rate_interval", "5m").replace("$instance", "n.").replace("$adapter", ".*")
         for each in expressions("dashboard.json")
     ]
-    queries = [
-        {"expr": f"count({each}) > bool 0", "eval_time": "20m", "exp_samples": [{"labels": "{}", "value": 1}]}
-        for each in plain
-    ]
-    test = {"interval": "1m", "input_series": series, "promql_expr_test": queries}
-    (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))
-    promtool("test", "rules", "test.json", where=tmp_path)
+    show(tmp_path, series, plain, "20m")
 
 
 @pytest.mark.promtool
@@ -238,10 +244,4 @@ def test_every_panel_of_the_fleet_shows_something(tmp_path: Path) -> None:
             selector = ", ".join(f'{label}="{node}"' for label in sorted(labels))
             series.append({"series": f"{name}{{{selector}}}", "values": f"{value}x60"})
     series += [{"series": 'kube_node_info{node="n3"}', "values": "1x60"}]
-    queries = [
-        {"expr": f"count({each}) > bool 0", "eval_time": "50m", "exp_samples": [{"labels": "{}", "value": 1}]}
-        for each in expressions("fleet.json")
-    ]
-    test = {"interval": "1m", "input_series": series, "promql_expr_test": queries}
-    (tmp_path / "test.json").write_text(json.dumps({"tests": [test]}))
-    promtool("test", "rules", "test.json", where=tmp_path)
+    show(tmp_path, series, expressions("fleet.json"), "50m")

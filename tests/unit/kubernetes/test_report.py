@@ -50,12 +50,10 @@ def told(
         "NEXT": "",
         "BEFORE": "False",
         "FAILS": "",
-        "FACTS_FILE": str(tmp_path / "facts.json"),
-        "CALLS": str(calls),
-        "STATE_FILE": str(tmp_path / "state"),
         "NODE": "n1",
         "INTERVAL": "1",
     }
+    own |= {"CALLS": str(calls), "STATE_FILE": str(tmp_path / "state"), "FACTS_FILE": str(tmp_path / "facts.json")}
     subprocess.run(["sh", SCRIPT], env={**own, **environment}, timeout=30, check=False)
     return calls.read_text().splitlines()
 
@@ -113,19 +111,27 @@ def test_a_change_is_told_within_a_second(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "removed"), [("Enforcing \n", True), ("NothingToVerify \n", True), ("NotReady x\n", False), (None, False)]
+    ("state", "taints", "calls"),
+    [
+        ("Enforcing \n", TAINT, ["get", "taint"]),
+        ("NothingToVerify \n", TAINT, ["get", "taint"]),
+        ("NotReady x\n", TAINT, []),
+        (None, TAINT, []),
+        ("Enforcing \n", "another", ["get"]),
+    ],
 )
-def test_the_taint_goes_when_the_node_is_wired(tmp_path: Path, state: str | None, removed: bool) -> None:
-    calls = told(tmp_path, state, rounds=1, TAINT=TAINT)
-    assert [call for call in calls if call.startswith("taint")] == ([f"taint node n1 {TAINT}- "] if removed else [])
+def test_the_taint_goes_when_the_node_is_wired(
+    tmp_path: Path, state: str | None, taints: str, calls: list[str]
+) -> None:
+    """One that is not there is left alone."""
+    found = told(tmp_path, state, rounds=1, taints=taints, TAINT=TAINT)
+    assert [call.split()[0] for call in found] == calls
+    assert all(call == f"taint node n1 {TAINT}- " for call in found if call.startswith("taint"))
 
 
-def test_a_taint_that_is_not_there_is_left_alone(tmp_path: Path) -> None:
-    calls = told(tmp_path, "Enforcing \n", rounds=1, taints="another", TAINT=TAINT)
-    assert [call.split()[0] for call in calls] == ["get"]
-
-
-def test_nothing_is_told_that_was_not_asked_for(tmp_path: Path) -> None:
+def test_nothing_is_told_that_was_not_asked_for_or_is_not_known(tmp_path: Path) -> None:
+    assert told(tmp_path, "Enforcing \n", FLEET="true") == []
+    (tmp_path / "facts.json").write_text('{"state": "Enforcing"}')
     assert told(tmp_path, "Enforcing \n") == []
 
 
@@ -151,7 +157,3 @@ def test_facts_that_cannot_be_sent_are_not_tried_at_each_look(tmp_path: Path) ->
     (tmp_path / "facts.json").write_text('{"state": "Enforcing"}')
     calls = told(tmp_path, "Enforcing \n", rounds=5, FLEET="true", FAILS="yes")
     assert [call.split()[0] for call in calls] == ["get", "apply"]
-
-
-def test_without_facts_nothing_is_sent(tmp_path: Path) -> None:
-    assert told(tmp_path, "Enforcing \n", FLEET="true") == []

@@ -33,8 +33,7 @@ def finding(state: str, **more: Any) -> ContainerReport:
 
 
 @pytest.mark.parametrize(
-    ("states", "status"),
-    [([], 0), ([IN_POLICY, EXEMPT], 0), ([DRIFTED, UNKNOWN], 1), ([IN_POLICY, UNKNOWN], 2)],
+    ("states", "status"), [([], 0), ([IN_POLICY, EXEMPT], 0), ([DRIFTED, UNKNOWN], 1), ([IN_POLICY, UNKNOWN], 2)]
 )
 def test_exit_status(states: list[str], status: int) -> None:
     assert Audit(Round(POLICY), [finding(state) for state in states]).exit_status() == status
@@ -51,18 +50,15 @@ def test_the_table_has_what_is_not_in_policy_and_escapes_what_a_pod_wrote() -> N
     text = as_table(Audit(Round(POLICY), found))
     assert "\x1b" not in text
     assert [line.split()[0] for line in text.splitlines()[1:4]] == ["drifted", "unknown", "exempt"]
-    assert (
-        text.splitlines()[-1] == "4 containers: 1 drifted, 1 unknown, 1 exempt, 1 in policy. Policy /p.yaml (Enforce)"
-    )
+    last = "4 containers: 1 drifted, 1 unknown, 1 exempt, 1 in policy. Policy /p.yaml (Enforce)"
+    assert text.splitlines()[-1] == last
     assert len(STATES) == 4
-
-
-def test_the_table_names_the_container_where_it_leaves_out_differences() -> None:
     many = tuple(Difference("r", "env", f"E{number}", f"env E{number} is missing", "because") for number in range(5))
-    text = as_table(Audit(Round(POLICY), [finding(DRIFTED, differences=many)]), 3)
-    assert [f"E{number} " in text for number in range(5)] == [True, True, True, False, False]
-    assert "and 2 more: reassert audit" in text
-    assert "E4 " in as_table(Audit(Round(POLICY), [finding(DRIFTED, differences=many)]))
+    audit = Audit(Round(POLICY), [finding(DRIFTED, differences=many)])
+    for most, shown in ((3, [True, True, True, False, False]), (None, [True] * 5)):
+        text = as_table(audit, most) if most else as_table(audit)
+        assert [f"E{number} " in text for number in range(5)] == shown
+        assert ("and 2 more: reassert audit" in text) == bool(most)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hook.ops.events import select
 from hook.ops.events.command import message
 from unit.node.test_terminal import EVIL, assert_harmless
 from unit.ops.events.support import CA, DENIED, MOUNT, NVIDIA, event, write
-from unit.support import ROOT, called, reassert
+from unit.support import ROOT, called
 
 
 @pytest.fixture
@@ -27,12 +26,7 @@ def log(tmp_path: Path) -> Path:
     found = [
         event("denied", "db-0", 2, denials=[DENIED], container={"namespace": "team-b", "pod": "db-0"}),
         event("would-deny", "web-1", 3, mode="Audit", edits=[NVIDIA], start="cold", cold="absent", probe=True),
-        {
-            "event": "agent.ended",
-            "timestamp": "2026-01-01T00:04:00.000000Z",
-            "adapter": "agent",
-            "message": "answered 3",
-        },
+        {**event("", "", 4, adapter="agent", message="answered 3"), "event": "agent.ended", "id": ""},
     ]
     return write(tmp_path / "l", found)
 
@@ -59,20 +53,13 @@ def test_the_table_has_an_event_per_line_and_what_was_done(log: Path) -> None:
     assert agent.split(None, 2)[1:] == ["agent.ended", f"{'(agent)':40} answered 3"]
 
 
-def test_wide_has_rules_and_why_a_start_was_cold(log: Path) -> None:
+def test_wide_has_rules_and_why_a_start_was_cold_and_json_the_object(log: Path) -> None:
     wide = events(log, "-o", "wide")
     assert "gpu,company-ca" in wide[1]
     assert "cold:absent" in wide[3]
-
-
-def test_json_has_one_object_per_line(log: Path) -> None:
     found = [json.loads(line) for line in events(log, "-o", "json")]
-    assert [each["event"] for each in found] == [
-        "container.edited",
-        "container.denied",
-        "container.would-deny",
-        "agent.ended",
-    ]
+    names = ["container.edited", "container.denied", "container.would-deny", "agent.ended"]
+    assert [each["event"] for each in found] == names
     assert found[0]["edits"] == [NVIDIA, CA, MOUNT]
 
 
@@ -83,11 +70,11 @@ def test_json_has_one_object_per_line(log: Path) -> None:
         (["--namespace", "team-?", "--pod", "*-0"], ["c1", "c2"]),
         (["--rule", "company-*"], ["c1"]),
         (["--event", "container.*deny"], ["c3"]),
-        (["--since", "2026-01-01T00:02Z"], ["c2", "c3", None]),
+        (["--since", "2026-01-01T00:02Z"], ["c2", "c3", ""]),
         (["--since", "1m"], []),
     ],
 )
-def test_filters(log: Path, arguments: list[str], ids: list[str | None]) -> None:
+def test_filters(log: Path, arguments: list[str], ids: list[str]) -> None:
     os.utime(f"{log}.1")
     assert [json.loads(line).get("id") for line in events(log, "-o", "json", *arguments)] == ids
 
@@ -151,8 +138,7 @@ def test_it_follows_over_a_rotation_and_prints_at_once(root_dir: Path) -> None:
             append(str(log), json.dumps(event("denied", "web-0", number)).encode(), limit=10)
             assert json.loads(running.stdout.readline())["id"] == f"c{number}"
         running.send_signal(signal.SIGINT)
-        deadline = time.monotonic() + 20
-        assert running.wait(timeout=deadline - time.monotonic()) == 130
+        assert running.wait(timeout=60) == 130
 
 
 def test_an_edit_and_a_refusal_of_a_tried_rule_are_not_said_to_be_made() -> None:
@@ -166,7 +152,14 @@ def test_an_edit_and_a_refusal_of_a_tried_rule_are_not_said_to_be_made() -> None
     assert "; set env" not in text
 
 
-def test_a_log_that_cannot_be_read_is_an_error_and_no_empty_table(tmp_path: Path) -> None:
-    done = reassert("events", "--events", f"{tmp_path}/none")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "No such file" in done.stderr
+@pytest.mark.parametrize("command", ["events", "report"])
+def test_a_log_that_is_missing_is_an_error_and_one_without_an_event_in_that_time_is_none(
+    tmp_path: Path, command: str
+) -> None:
+    done = called(command, "--events", str(tmp_path / "none"))
+    error = f"reassert: {tmp_path}/none: No such file or directory\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", error)
+    path = write(tmp_path / "events.jsonl", [event("edited", "web", edits=[NVIDIA])])
+    os.utime(path, (1, 1))
+    done = called(command, "--since", "1h", "--events", str(path))
+    assert (done.returncode, done.stderr) == (0, "")

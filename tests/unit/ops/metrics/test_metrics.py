@@ -106,8 +106,12 @@ def test_what_this_process_counts_itself_is_not_counted_twice(root_dir: Path) ->
 
 
 def test_starts_while_no_agent_ran_are_counted_by_the_next_one(root_dir: Path) -> None:
-    path = root_dir / "events.jsonl"
+    """Also the first events of a node, of which the agent that has ended had counted none."""
+    path, metrics = root_dir / "events.jsonl", Metrics()
+    LogCounter(str(path), str(root_dir), NoMetrics())
     log(path, event("edited", "a", 1))
+    LogCounter(str(path), str(root_dir), metrics).count()
+    assert any(name.startswith("reassert_containers_total") for name in samples(metrics))
     first = LogCounter(str(path), str(root_dir), NoMetrics())
     log(path, event("edited", "a", 2))
     first.count()
@@ -116,17 +120,6 @@ def test_starts_while_no_agent_ran_are_counted_by_the_next_one(root_dir: Path) -
     LogCounter(str(path), str(root_dir), metrics).count()
     found = {name: value for name, value in samples(metrics).items() if name.startswith("reassert_containers_total")}
     assert found == {'reassert_containers_total{adapter="runtime",cold="absent",outcome="adjusted",start="cold"}': 1}
-
-
-def test_the_first_events_of_a_node_count_though_the_agent_ends_before_it_has_counted_them(root_dir: Path) -> None:
-    path, metrics = root_dir / "events.jsonl", Metrics()
-    LogCounter(str(path), str(root_dir), NoMetrics())
-    log(path, event("edited", "a", 1))
-    LogCounter(str(path), str(root_dir), metrics).count()
-    assert any(name.startswith("reassert_containers_total") for name in samples(metrics))
-
-
-# -- starts that change nothing, and so have no event
 
 
 # -- the node
@@ -156,6 +149,7 @@ def authorities() -> list[float]:
 
 def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> None:
     metrics = Metrics()
+    assert any(name.startswith("reassert_build_info{version=") for name in samples(metrics))
     unseen = {"reassert_policy_held_back", "reassert_policy_compiled_timestamp_seconds", *DRIFT}
     assert not unseen & samples(metrics).keys(), "nobody has looked"
     state = NodeState(metrics, str(policy), str(root_dir / "store"), has_plugin=False)
@@ -192,19 +186,20 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     assert samples(metrics)["reassert_policy_held_back"] == 1
 
 
-def test_the_version_is_there() -> None:
-    assert any(name.startswith("reassert_build_info{version=") for name in samples(Metrics()))
-
-
-def test_expiring_authorities_of_the_files_that_the_policy_mounts(policy: Path, root_dir: Path) -> None:
+@pytest.mark.parametrize("name", ["ca.pem", "live/ca-certificates.crt"])
+def test_expiring_authorities_of_the_files_that_the_policy_mounts(policy: Path, root_dir: Path, name: str) -> None:
+    """As OpenSSL reads them. Of a mounted trust store its bundle counts."""
     wanted, bad = authorities(), b"-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n"
-    (root_dir / "ca.pem").write_bytes(BUNDLE.read_bytes() + bad)
+    assert len(wanted) > 50
+    file = root_dir / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(BUNDLE.read_bytes() + bad)
+    assert sorted(expiries(file.read_bytes())) == wanted
+    policy.write_text(policy.read_text().replace(f"{root_dir}/ca.pem", str(root_dir / name.partition("/")[0])))
     refresh(str(policy), str(root_dir))
     metrics = Metrics()
-    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False)
-    state.refresh()
-    path = f'{{path="{root_dir}/ca.pem"}}'
-    found = samples(metrics)
+    NodeState(metrics, str(policy), str(root_dir), has_plugin=False).refresh()
+    path, found = f'{{path="{file}"}}', samples(metrics)
     valid = [when for when in wanted if when > time.time()]
     assert found["reassert_ca_certificates" + path] == len(wanted)
     assert found["reassert_ca_expired_certificates" + path] == len(wanted) - len(valid)
@@ -216,36 +211,13 @@ def test_expiring_authorities_of_the_files_that_the_policy_mounts(policy: Path, 
     assert found['reassert_ca_next_expiry_timestamp_seconds{path="x"}'] == 9
 
 
-def test_a_mounted_trust_store_is_looked_at_for_its_bundle(policy: Path, root_dir: Path) -> None:
-    (root_dir / "live").mkdir()
-    (root_dir / "live/ca-certificates.crt").write_bytes(BUNDLE.read_bytes())
-    policy.write_text(policy.read_text().replace(f"{root_dir}/ca.pem", f"{root_dir}/live"))
-    refresh(str(policy), str(root_dir))
-    metrics = Metrics()
-    NodeState(metrics, str(policy), str(root_dir), has_plugin=False).refresh()
-    path = f'{{path="{root_dir}/live/ca-certificates.crt"}}'
-    assert samples(metrics)["reassert_ca_certificates" + path] == len(authorities())
-
-
 def test_containers_with_an_old_file_are_counted_by_its_path(policy: Path, root_dir: Path) -> None:
     refresh(str(policy), str(root_dir))
-    rounds = []
-
-    def look(_: object) -> list[Any]:
-        rounds.append(1)
-        return [SimpleNamespace(source="/etc/ca.pem"), SimpleNamespace(source="/etc/ca.pem")]
-
-    metrics = Metrics()
-    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False, look=look)
+    metrics, seen = Metrics(), iter([[SimpleNamespace(source="/etc/ca.pem")] * 2])  # one look for both scrapes
+    state = NodeState(metrics, str(policy), str(root_dir), has_plugin=False, look=lambda _: next(seen))
     state.refresh()
     state.refresh()
     assert samples(metrics)['reassert_stale_containers{path="/etc/ca.pem"}'] == 2
-    assert len(rounds) == 1
-
-
-def test_expiry_is_read_as_openssl_reads_it() -> None:
-    assert len(authorities()) > 50
-    assert sorted(expiries(BUNDLE.read_bytes())) == authorities()
 
 
 def test_bytes_that_are_no_certificate_are_left_out() -> None:

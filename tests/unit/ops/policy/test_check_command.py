@@ -14,8 +14,9 @@ GOOD = document({"name": "r", "env": [{"name": "A", "value": "x"}]})
 WARNED = document(
     {"name": "r", "annotations": [{"name": "a/b", "absent": True, "of": "Pod"}], "env": [{"name": "A", "value": "x"}]}
 )
-BAD = "apiVersion: reassert/v1\nkind: NodePolicy\nspec: {mod: x}\n"
+BAD = "apiVersion: reassert/v1\nkind: NodePolicy\nspec: {mod: x, exclud: {}}\n"
 COMPLAINT = "unknown field 'mod'; did you mean mode?"
+SECOND = ":3:16: error: unknown field 'exclud'; did you mean exclude?\n"
 
 
 @pytest.fixture
@@ -37,12 +38,13 @@ def test_several_files_are_all_checked(files: dict[str, str]) -> None:
     status, out, err = checked(files["good"], files["bad"], files["warned"])
     assert status == 1
     assert [line.partition(":")[0] for line in out.splitlines()] == [files["good"], files["warned"]]
+    assert out.startswith(f"{files['good']}: valid, 1 rule, sha256 ")
     assert f"{files['bad']}:3:8: error: {COMPLAINT}" in err
     assert f"{files['warned']}:" in err
 
 
 def test_standard_input_is_checked() -> None:
-    assert checked("-", input=BAD) == (1, "", f"stdin:3:8: error: {COMPLAINT}\n")
+    assert checked("-", input=BAD) == (1, "", f"stdin:3:8: error: {COMPLAINT}\nstdin{SECOND}")
     status, out, err = checked("-", input=GOOD)
     assert (status, out.partition(",")[0], err) == (0, "stdin: valid", "")
 
@@ -54,7 +56,10 @@ def test_file_that_is_missing_does_not_hide_the_others(files: dict[str, str]) ->
 
 
 def test_warnings_fail_with_strict_alone(files: dict[str, str]) -> None:
-    assert checked(files["warned"])[0] == 0
+    Path(files["warned"]).chmod(0o666)
+    status, _, err = checked(files["warned"])
+    assert (status, err.count(": warning: ")) == (0, 2)
+    assert "warning: on a node this file would be refused" in err
     assert checked("--strict", files["warned"])[0] == 1
     assert checked("--strict", files["good"])[0] == 0
 
@@ -65,7 +70,7 @@ def test_json(files: dict[str, str]) -> None:
     assert status == 1
     assert (good["valid"], good["rules"], good["problems"], len(good["sha256"])) == (True, 1, [], 64)
     problem = {"line": 3, "column": 8, "severity": "error", "message": COMPLAINT}
-    assert (bad["file"], bad["valid"], bad["problems"]) == (files["bad"], False, [problem])
+    assert (bad["file"], bad["valid"], bad["problems"][:1], len(bad["problems"])) == (files["bad"], False, [problem], 2)
 
 
 def test_github_annotations_are_escaped(root_dir: Path) -> None:
@@ -83,18 +88,13 @@ def test_sarif(files: dict[str, str]) -> None:
     assert (status, log["version"]) == (1, "2.1.0")
     [run] = log["runs"]
     assert run["tool"]["driver"]["name"] == "reassert"
-    places = [
-        (
-            result["level"],
-            result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"],
-            result["locations"][0]["physicalLocation"]["region"],
-        )
-        for result in run["results"]
+    results = run["results"]
+    assert [(result["ruleId"], result["level"]) for result in results] == [
+        ("policy", level) for level in ("error", "error", "warning", "error")
     ]
-    assert places[0] == ("error", files["bad"], {"startLine": 3, "startColumn": 8})
-    assert [level for level, _, _ in places] == ["error", "warning", "error"]
-    assert places[2][2] == {"startLine": 1, "startColumn": 1}
-    assert {result["ruleId"] for result in run["results"]} == {"policy"}
+    first, *_, last = [result["locations"][0]["physicalLocation"] for result in results]
+    assert first == {"artifactLocation": {"uri": files["bad"]}, "region": {"startLine": 3, "startColumn": 8}}
+    assert last["region"] == {"startLine": 1, "startColumn": 1}
 
 
 def test_node_says_which_hostpath_a_container_cannot_read(root_dir: Path) -> None:
@@ -109,10 +109,8 @@ def test_node_says_which_hostpath_a_container_cannot_read(root_dir: Path) -> Non
     path.write_text(document({"name": "r", "mounts": mounts}))
     status, _, err = checked("--node", str(path))
     assert status == 1  # for the one that is gone
-    said = [line for line in err.splitlines() if "only root" in line and "can read it" in line]
-    assert [("ca.pem has mode 0640" in said[0], "(chmod o+r)" in said[0]), "dir has mode 0700" in said[1]] == [
-        (True, True),
-        True,
-    ]
-    assert len(said) == 2
-    assert ": warning: rule r: hostPath" in said[0]
+    first, second = (line for line in err.splitlines() if "only root" in line and "can read it" in line)
+    assert ": warning: rule r: hostPath" in first
+    assert "ca.pem has mode 0640" in first
+    assert "(chmod o+r)" in first
+    assert "dir has mode 0700" in second

@@ -82,11 +82,8 @@ def test_broken_edit_that_is_held_back_is_shown_and_ends_with_1(root_dir: Path) 
     assert "name: r\n" in text
     status, text = shown(source, root_dir, "json")
     data = json.loads(text)
-    assert (status, data["status"]["heldBack"][:20], data["policy"]["spec"]["rules"][0]["name"]) == (
-        1,
-        "the last good policy",
-        "r",
-    )
+    assert (status, data["policy"]["spec"]["rules"][0]["name"]) == (1, "r")
+    assert data["status"]["heldBack"].startswith("the last good policy")
 
 
 def test_node_without_a_policy_is_told_what_that_means(root_dir: Path) -> None:

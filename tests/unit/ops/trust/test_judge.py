@@ -51,21 +51,16 @@ def test_a_doubtful_certificate_is_named_with_file_entry_and_reason(made: Made, 
     assert len(result.kept) == (1 if severity == LEFT_OUT else 2)
 
 
-@pytest.mark.parametrize("made", [ROOT, ca(signs=True), ca(ends=NOW)])
-def test_a_usual_root_is_taken_without_a_word(made: Made) -> None:
-    result = judged(made)
-    assert (len(result.kept), result.findings) == (1, [])
+@pytest.mark.parametrize("made", [(ROOT,), (ca(signs=True),), (ca(ends=NOW),), (INTERMEDIATE, ROOT)])
+def test_a_usual_root_and_an_intermediate_beside_it_are_taken_without_a_word(made: tuple[Made, ...]) -> None:
+    result = judged(*made)
+    assert (len(result.kept), result.findings) == (len(made), [])
 
 
 def test_a_short_rsa_key_is_named_and_a_usual_one_is_not() -> None:
     [finding] = judged(ca("Short", signer=rsa_key(1024)), ca("Usual", signer=rsa_key(2048))).findings
     expected = "warning: Short: weak: RSA key of 1024 bits; OpenSSL refuses it at Debian's and RHEL's security level"
     assert str(finding).endswith(expected)
-
-
-def test_an_intermediate_beside_its_root_is_taken_without_a_word() -> None:
-    assert judged(INTERMEDIATE, ROOT).findings == []
-    assert judged(INTERMEDIATE, system=(ROOT,)).findings == []
 
 
 def test_a_duplicate_is_left_out_and_names_the_first() -> None:
@@ -76,16 +71,13 @@ def test_a_duplicate_is_left_out_and_names_the_first() -> None:
     assert len(result.kept) == 2
 
 
-def test_a_ca_that_the_system_has_too_is_the_operators() -> None:
-    result = judged(ROOT, system=(*roots(), ROOT))
-    assert [one.subject for one in result.added] == ["Root"]
-    assert (len(result.kept), result.findings) == (4, [])
+def test_a_ca_that_the_system_has_too_is_the_operators_and_roots_come_first_by_name() -> None:
+    result = judged(ROOT, INTERMEDIATE, system=(*roots()[::-1], ROOT))
+    assert [one.subject for one in result.added] == ["Intermediate", "Root"]
+    names = ["System Root 0", "System Root 1", "System Root 2", "Intermediate", "Root"]
+    assert ([one.subject for one in result.kept], result.findings) == (names, [])
     assert judged(system=(*roots(), *roots())).findings == [], "what the system has twice is not named"
-
-
-def test_system_roots_come_first_and_the_order_is_by_name() -> None:
-    names = [one.subject for one in judged(ROOT, INTERMEDIATE, system=roots()[::-1]).kept]
-    assert names == ["System Root 0", "System Root 1", "System Root 2", "Intermediate", "Root"]
+    assert judged(INTERMEDIATE, system=(ROOT,)).findings == []
 
 
 def openssl(directory: Path, command: str) -> None:

@@ -72,18 +72,3 @@ def test_a_rotation_that_was_killed_is_completed_by_the_next(
         for number, name in enumerate(HASHES):
             common = set(old[number]) & set(new[number]) & set(last[number])
             assert found(state, name) >= common
-
-
-def test_new_files_come_first_and_old_ones_go_last() -> None:
-    change = moves({"bundle": b"1", "old.pem": b"1"}, {"bundle": b"2", "new.pem": b"2"})
-    assert (change.added, change.replaced, change.removed) == ([("new.pem", b"2")], [("bundle", b"2")], ["old.pem"])
-
-
-def test_the_same_files_need_no_move() -> None:
-    same = directory([[b"A"], [b"B", b"C"], []]) | {"bundle": b"x"}
-    assert moves(same, same) == Moves()
-
-
-def test_another_certificate_of_a_hash_is_added_behind() -> None:
-    change = moves({"00000000.0": b"A"}, {"00000000.0": b"A", "00000000.1": b"B"})
-    assert change == Moves([("00000000.1", b"B")])
