@@ -58,7 +58,7 @@ POLICIES = pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory"
 @pytest.mark.parametrize("read_only", [False, True], ids=["", "read-only root"])
 @pytest.mark.parametrize("tty", [False, True], ids=["", "terminal"])
 def test_usual_pod_starts(way: Way, node: Node, bundle: Bundle, policy: str, read_only: bool, tty: bool) -> None:
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     bundle.spec["root"]["readonly"] = read_only
     for name in ("config", "secret", "scratch"):
         (bundle.directory / name).mkdir()
@@ -78,7 +78,7 @@ def test_usual_pod_starts(way: Way, node: Node, bundle: Bundle, policy: str, rea
 
 @POLICIES
 def test_pod_with_a_user_namespace_starts(way: Way, node: Node, bundle: Bundle, policy: str) -> None:
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     (bundle.rootfs / "etc/ssl/certs/company.crt").write_text("")
     in_user_namespace(bundle)
     starts(outside(way), node, bundle)
@@ -145,7 +145,7 @@ def test_privileged_container_starts(way: Way, node: Node, bundle: Bundle) -> No
 
 @POLICIES
 def test_image_without_the_path_starts(way: Way, node: Node, bundle: Bundle, policy: str) -> None:
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     shutil.rmtree(bundle.rootfs / "etc")
     starts(way, node, bundle)
 
@@ -209,7 +209,7 @@ def mounted(kind: str, node: Node, bundle: Bundle) -> list[str]:
 @POLICIES
 @pytest.mark.parametrize("kind", ["symbolic link", "bind mount", "tmpfs", "overlay", "submounts"])
 def test_host_path_may_be(way: Way, node: Node, bundle: Bundle, kind: str, policy: str) -> None:
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     undo = mounted(kind, node, bundle)
     (bundle.rootfs / "etc/ssl/certs/company.crt").write_text("")
     try:
