@@ -26,52 +26,60 @@ WAYS = [(name, "wrapper") for name in EACH] + [
 """A real runtime, and an adapter in front of it."""
 
 
+TURNS = ["runc", "runc-forky", "crun", "crun-forky", "crun-trixie", "runc-trixie"]
+"""In this order each parameter of two or three values meets both runc and crun."""
+
+BOTH = ("test_finds.py", "test_ways_in.py")
+"""What once got past us with one of the two."""
+
+
 def usual(items: list[Any]) -> list[Any]:
     """The tests without the combinations of a case with a runtime that REASSERT_EXHAUSTIVE=1 adds.
 
-    A case is one of a test's other parameters. Behind the wrapper, each case runs on the oldest or the newest runc, and
-    on the oldest or the newest crun, by turns; trixie's, which lie between them, have each eighth. The hook has each
-    case once: in the node's mount namespace or in the container's, with runc or crun, by turns. precreate, which no
-    runtime calls, has each fourth. A test of one case has all. With NRI, containerd 1.7 has runc only.
+    A case is one of a test's other parameters. Each case runs once behind the wrapper, on one of the six runtimes by
+    turns; where a test has fewer than four cases or is in BOTH, on a runc and on a crun. Each second case, and one that
+    is alone, runs with the hook too, in the node's mount namespace or in the container's, and each fourth with
+    precreate. With NRI, containerd 1.7 has runc only.
     """
-    of_file: dict[Path, dict[Hashable, int]] = {}
-    of_test: dict[Hashable, set[Hashable]] = {}
-    found: list[tuple[Any, tuple[str, str] | None, Hashable]] = []
+    kept: set[int] = set()
+    of_file: dict[Path, int] = {}
+    of_test: dict[Hashable, dict[Hashable, dict[tuple[str, str], Any]]] = {}
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
-        if (parameters.get("containerd"), parameters.get("runtime")) == ("1.7", "crun"):
-            continue
-        chosen = [name for name in ("way", "pair", "each") if name in parameters]
-        given = parameters[chosen[0]] if chosen else ""
-        way = given if isinstance(given, tuple) else (given, "wrapper")
+        chosen = next((name for name in ("way", "pair", "each", "real") if name in parameters), "")
+        given = parameters.get(chosen)
+        way = given if isinstance(given, tuple) else (str(given), "wrapper")
         if way[0] not in EACH:
-            found.append((item, None, None))
+            if (parameters.get("containerd"), parameters.get("runtime")) != ("1.7", "crun"):
+                kept.add(id(item))
             continue
-        indices = item.callspec.indices.items()
-        test = item.path, item.originalname
-        case = (test, *((name, index) for name, index in sorted(indices) if name not in chosen))
-        of_test.setdefault(test, set()).add(case)
-        turns = of_file.setdefault(item.path, {})
-        turns.setdefault(case, len(turns))
-        found.append((item, way, case))
-    return [
-        item
-        for item, way, case in found
-        if way is None or len(of_test[item.path, item.originalname]) == 1 or _in_turn(*way, of_file[item.path][case])
-    ]
+        case = tuple((name, repr(value)) for name, value in sorted(parameters.items()) if name != chosen)
+        of_test.setdefault((item.path, item.originalname), {}).setdefault(case, {})[way] = item
+    for (path, _), cases in of_test.items():
+        for ways in cases.values():
+            turn = of_file[path] = of_file.get(path, -1) + 1
+            both = len(cases) < 4 or path.name in BOTH
+            kept.update(id(ways[way]) for way in _in_turn(list(ways), turn, both, len(cases) == 1))
+    return [item for item in items if id(item) in kept]
 
 
-HOOKS = [("runc", "createRuntime"), ("crun", "createContainer"), ("runc", "createContainer"), ("crun", "createRuntime")]
-
-
-def _in_turn(name: str, adapter: str, turn: int) -> bool:
-    if "trixie" in name:
-        return turn % 8 == 0
-    if adapter == "precreate":
-        return (name, turn % 8) in (("runc", 1), ("crun", 5))
-    if adapter == "wrapper":
-        return (turn if "runc" in name else turn // 2) % 2 == ("-" in name)
-    return (name, adapter) == HOOKS[turn % 4] or (adapter == "createRuntime" and "-" in name and turn % 8 == 5)
+def _in_turn(ways: list[tuple[str, str]], turn: int, both: bool, alone: bool) -> list[tuple[str, str]]:
+    """Those of a case's ways that it has in its turn. `both`: of runc and crun. `alone`: its test has no other case."""
+    wrapped = [(name, "wrapper") for name in TURNS if (name, "wrapper") in ways]
+    hooks = [way for way in ways if way[1].startswith("create")]
+    found = []
+    if both:
+        for kind in ("runc", "crun"):
+            of_kind = [way for way in wrapped if kind in way[0]]
+            found += of_kind[turn % len(of_kind) :][:1] if of_kind else []
+    elif wrapped:
+        found.append(wrapped[turn % len(wrapped)])
+    if hooks and (alone or not wrapped or turn % 2 == 0):
+        found.append(hooks[turn // 2 % len(hooks)])
+    precreate = [way for way in ways if way[1] == "precreate"]
+    if precreate and turn % 4 == 1:
+        found.append(precreate[turn // 4 % len(precreate)])
+    return found
 
 
 def real_runtime(name: str, directory: Path) -> str:

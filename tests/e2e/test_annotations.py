@@ -245,14 +245,10 @@ def test_podman_brings_the_annotations_of_an_image_and_none_arrives(
     assert not profile(node).exists()
 
 
-@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
-def test_what_podman_itself_asks_a_runtime_for_is_left(podman: Podman, node: Node, adapter: str) -> None:  # noqa: F811  # that fixture
+def test_what_podman_itself_asks_a_runtime_for_is_left(podman: Podman, node: Node) -> None:  # noqa: F811  # that fixture
     """org.systemd.property.KillSignal and TimeoutStopUSec always; run.oci.keep_original_groups by --group-add."""
     node.compile(MOUNT)
-    if adapter == "wrapper":
-        podman.configure(node.dispatcher(CRUN))
-    else:
-        hooked(podman, node, adapter)
+    podman.configure(node.dispatcher(CRUN))
     options = ("--rm", "--group-add=keep-groups", "--stop-timeout=7")
     assert podman("run", *options, "--rootfs", str(podman.rootfs), *LOOK).stdout == "company\n"
     [event] = node.logged()

@@ -19,7 +19,7 @@ from unit.kubelet import entry, write_checkpoint
 
 from e2e.agent.support import Agent
 from e2e.hostile_mounts import in_user_namespace
-from e2e.runtimes import EACH, NEWER, guarded, hook_entry, real_runtime
+from e2e.runtimes import EACH, guarded, hook_entry, real_runtime
 from e2e.stalled import SECONDS, stalling
 from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, need, run
 from e2e.test_bounds import MEGABYTES
@@ -154,13 +154,12 @@ def test_only_the_allocated_device_is_left(machine: Machine, real: str) -> None:
     assert (event["applied"], event["verified"]) == (True, "container")
 
 
-@pytest.mark.parametrize("name", EACH)
-def test_a_privileged_pod_gets_every_device_but_those(machine: Machine, name: str) -> None:
+def test_a_privileged_pod_gets_every_device_but_those(machine: Machine, each: str) -> None:
     """containerd gives it the node's devices, and one rule that allows all."""
     for minor, path in ((0, "/dev/gpu0"), (1, "/dev/gpu1"), (2, "/dev/dri/card0"), (9, "/dev/other")):
         machine.give(path, minor)
     machine.rules[:] = [ALLOW_ALL]
-    with start(machine, real_runtime(name, machine.node.directory)) as container:
+    with start(machine, each) as container:
         machine.check(container)
         assert "gpu0" not in files(container, "/dev")
         assert machine.opens(container, "/dev/other") == "No such device or address"
@@ -299,13 +298,6 @@ def test_a_node_that_is_there_all_the_same(machine: Machine, real: str, adapter:
             assert set(nodes) <= set(files(container, "/dev"))
 
 
-@pytest.mark.parametrize("name", NEWER)
-def test_a_node_that_is_there_all_the_same_under_newer_runtimes(machine: Machine, name: str) -> None:
-    real = real_runtime(name, machine.node.directory)
-    inject(machine, f"mknod ROOTFS/dev/gpu0 c {MAJOR} 0")
-    assert "/dev/gpu0 in the container is" in refusal(machine, guarded("wrapper", real, machine.node, machine.bundle))
-
-
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_mount_that_is_there_all_the_same(machine: Machine, real: str, closed: bool) -> None:
     (machine.node.directory / "data").mkdir()
@@ -401,14 +393,6 @@ def test_with_a_user_namespace(machine: Machine, real: str, injected: bool) -> N
     with start(machine, real) as container:
         assert container.exec("/bin/cat", "/proc/self/uid_map").split() == ["0", "100000", "65536"]
         assert "gpu0" not in files(container, "/dev")
-
-
-def test_nothing_closed_is_no_hook(machine: Machine, real: str) -> None:
-    """On a node without such devices no container waits for a look."""
-    machine.node.compile(machine.node.policy.read_text().replace(str(machine.dev), "/dev/nowhere"))
-    machine.give("/dev/gpu1", 1)
-    with start(machine, real):
-        assert "hooks" not in machine.bundle.saved()
 
 
 @pytest.mark.parametrize("adapter", ["runtime", "precreate"])

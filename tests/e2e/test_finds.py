@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from e2e.hostile_mounts import (
     why,
 )
 from e2e.runtimes import WAYS, guarded
-from e2e.support import REASSERT, Bundle, Node, run
+from e2e.support import Bundle, Node, run
 
 
 @pytest.fixture
@@ -242,18 +241,6 @@ def test_device_by_more_links_than_the_kernel_follows(way: tuple[str, str], node
         link(bundle, f"/l{number}", f"/l{number + 1}" if number < 59 else "/etc/ssl")
     bundle.spec["linux"]["devices"] = [{"path": "/l0/null", "type": "c", "major": 1, "minor": 3}]
     holds(way, node, bundle, ": /l0 of the container cannot be followed: Too many levels of symbolic links")
-
-
-def test_precreate_finds_a_relative_root_in_the_bundle(node: Node, bundle: Bundle) -> None:
-    """podman runs its hooks in the bundle, where the runtime looks for a relative root.path."""
-    node.compile(DIRECTORY)
-    assert bundle.spec["root"]["path"] == "rootfs"
-    lead_devices_astray(bundle, "dev is a link")
-    command = [str(REASSERT), "hook", *node.options(), "precreate"]
-    for where, complaint in ((bundle.directory, "/dev, in which devices are made"), (node.directory, "root.path")):
-        done = run(*command, input=json.dumps(bundle.spec), cwd=where, check=False)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert complaint in done.stderr
 
 
 @pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)

@@ -66,20 +66,6 @@ def test_a_create_loads_the_start_path_only(compiled_node: Node, bundle: Bundle)
     assert "reassert/decision" in bundle.saved()["annotations"], "it did its work before"
 
 
-def test_an_exec_loads_the_start_path_only(compiled_node: Node, bundle: Bundle) -> None:
-    decision = {"version": 1, "policy": "", "env": {"A": "1"}, "absent": []}
-    bundle.spec["annotations"] = {"reassert/decision": json.dumps(decision)}
-    bundle.save()
-    state = bundle.directory / "state" / "x" / "state.json"
-    state.parent.mkdir(parents=True)
-    state.write_text(json.dumps({"config": {"labels": [f"bundle={bundle.directory}"]}}))
-    process = bundle.directory / "process.json"
-    process.write_text(json.dumps({"args": ["/bin/true"], "env": [], "cwd": "/"}))
-    command = ["--root", str(bundle.directory / "state"), "exec", "--process", str(process), "x"]
-    assert loaded(bundle.directory, "execve", runtime(compiled_node, *command)) <= INTERPRETER | OURS
-    assert json.loads(process.read_text())["env"] == ["A=1"]
-
-
 def test_a_hook_loads_the_start_path_only(compiled_node: Node, bundle: Bundle) -> None:
     """As second line behind the wrapper: it verifies and has nothing to mount."""
     bundle.pod(namespace="kube-system")

@@ -80,7 +80,7 @@ LINKS: dict[str, tuple[str, str, str, Change | None, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", LINKS)
 def test_link_in_the_image_leads(way: tuple[str, str], node: Node, bundle: Bundle, name: str) -> None:
     policy, path, target, change, refusals = LINKS[name]
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     link(bundle, path, target)
     if change:
         change(bundle)
@@ -92,7 +92,7 @@ def test_link_in_the_image_leads(way: tuple[str, str], node: Node, bundle: Bundl
 def test_link_leads_to_a_device_that_is_bound_in_a_user_namespace(
     way: tuple[str, str], node: Node, bundle: Bundle, target: str
 ) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     link(bundle, RESERVED, target)
     in_user_namespace(bundle)
     leads = (f"company-ca: {RESERVED} in the image leads to {target}", f"{target}: read-only file system")
@@ -103,7 +103,7 @@ def test_link_leads_to_a_device_that_is_bound_in_a_user_namespace(
 @pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
 def test_device_path_of_a_block_volume(way: tuple[str, str], node: Node, bundle: Bundle, at: str, policy: str) -> None:
     """`volumeDevices[].devicePath` is the pod author's."""
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     if at == "/opt/disk":
         link(bundle, "/etc/ssl/certs/company.crt", at)
     disk = {"path": at, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}
@@ -123,10 +123,20 @@ def test_device_path_of_a_block_volume(way: tuple[str, str], node: Node, bundle:
 def test_tree_of_the_runtime_is_a_link_of_the_image(
     way: tuple[str, str], node: Node, bundle: Bundle, name: str, target: str, refusals: tuple[str, ...]
 ) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     link(bundle, name, target)
     terminal(bundle)
     holds(way, node, bundle, *refusals)
+
+
+@pytest.fixture
+def part_of_dev() -> Iterator[Path]:
+    """A directory of the node's /dev, such as /dev/mapper."""
+    path = Path("/dev") / f"reassert-{uuid.uuid4().hex[:8]}"
+    for name in ("firmware", "pts", "shm", "mqueue"):
+        (path / name).mkdir(parents=True)
+    yield path
+    shutil.rmtree(path)
 
 
 CONSOLE = "company-ca: the console /dev/console of the container"
@@ -134,7 +144,7 @@ CONSOLE = "company-ca: the console /dev/console of the container"
 
 @pytest.mark.parametrize("target", [RESERVED, "/etc/ssl/certs", "/proc/self/root/etc/ssl/certs/company.crt"])
 def test_console_is_a_link_in_a_volume_at_dev(way: tuple[str, str], node: Node, bundle: Bundle, target: str) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     pods = volume(bundle, "dev")
     (pods / "console").symlink_to(target)
     bundle.bind(pods, "/dev")
@@ -143,11 +153,14 @@ def test_console_is_a_link_in_a_volume_at_dev(way: tuple[str, str], node: Node, 
     holds(way, node, bundle, *refusals[: 1 + target.startswith("/proc")])
 
 
+@pytest.mark.parametrize("source", ["a volume", "a part of the node's /dev"])
 def test_console_is_in_a_volume_at_dev_where_it_may_become_a_link(
-    way: tuple[str, str], node: Node, bundle: Bundle
+    way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path, source: str
 ) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
-    bundle.bind(volume(bundle, "dev"), "/dev")
+    node.compile(FILE)
+    dev = next(mount for mount in bundle.spec["mounts"] if mount["destination"] == "/dev")
+    from_ = volume(bundle, "dev") if source == "a volume" else part_of_dev
+    dev.update(type="bind", source=str(from_), options=["rbind", "nosuid"])
     terminal(bundle)
     holds(way, node, bundle, f"{CONSOLE} is in the volume /dev")
 
@@ -157,7 +170,7 @@ MASKED = [("maskedPaths", path) for path in ("/etc/ssl", "/etc/ssl/certs", RESER
 
 @pytest.mark.parametrize(("member", "path"), [*MASKED, ("readonlyPaths", "/etc/ssl"), ("readonlyPaths", RESERVED)])
 def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, member: str, path: str) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     (bundle.rootfs / "x").symlink_to("etc")
     bundle.spec["linux"][member] = [path]
     if "crun" in way[0] and way[1] == "createContainer":  # crun has masked it by then
@@ -167,102 +180,80 @@ def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, member: s
     holds(way, node, bundle, f"company-ca: {what} {path} of the container leads to the reserved mount")
 
 
-@pytest.fixture
-def part_of_dev() -> Iterator[Path]:
-    """A directory of the node's /dev, such as /dev/mapper."""
-    path = Path("/dev") / f"reassert-{uuid.uuid4().hex[:8]}"
-    (path / "firmware").mkdir(parents=True)
-    yield path
-    shutil.rmtree(path)
-
-
-def mask_in_a_volume(bundle: Bundle, source: Path) -> None:
-    """Another container that shares the volume can make the masked path a link after the look."""
+@pytest.mark.parametrize("source", ["a part of the node's /dev", "a volume that is not above"])
+def test_masked_path_in_a_volume(
+    way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path, source: str
+) -> None:
+    """Another container that shares it can make the path a link after the look, whatever `volumesAbove` says."""
+    allow = "readOnly: true, volumesAbove: Allow" if "not above" in source else "readOnly: true"
+    node.compile(DIRECTORY.replace("readOnly: true", allow))
     bundle.spec["mounts"] = [mount for mount in bundle.spec["mounts"] if not mount["destination"].startswith("/sys")]
-    bundle.bind(source, "/sys")
+    pods = volume(bundle, "sys")
+    (pods / "firmware").mkdir()
+    bundle.bind(pods if "not above" in source else part_of_dev, "/sys")
     bundle.spec["linux"].update(maskedPaths=["/sys/firmware"], readonlyPaths=[])
-
-
-FIRMWARE = "company-ca: masked path /sys/firmware of the container is in the volume /sys"
-
-
-def test_masked_path_in_a_part_of_the_node_s_dev(
-    way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path
-) -> None:
-    node.compile(DIRECTORY)
-    mask_in_a_volume(bundle, part_of_dev)
-    holds(way, node, bundle, FIRMWARE)
-
-
-def test_console_in_a_part_of_the_node_s_dev(
-    way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path
-) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
-    for name in ("pts", "shm", "mqueue"):
-        (part_of_dev / name).mkdir()
-    dev = next(mount for mount in bundle.spec["mounts"] if mount["destination"] == "/dev")
-    dev.update(type="bind", source=str(part_of_dev), options=["rbind", "nosuid"])
-    terminal(bundle)
-    holds(way, node, bundle, f"{CONSOLE} is in the volume /dev")
-
-
-def test_masked_path_in_a_volume_that_is_not_above(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
-    """`volumesAbove: Allow` is about volumes above the reserved mount."""
-    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, volumesAbove: Allow"))
-    source = volume(bundle, "sys")
-    (source / "firmware").mkdir()
-    mask_in_a_volume(bundle, source)
-    holds(way, node, bundle, FIRMWARE)
+    holds(way, node, bundle, "company-ca: masked path /sys/firmware of the container is in the volume /sys")
 
 
 # Volumes
 
 
-def test_link_leads_into_a_volume(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+def link_into_a_volume(bundle: Bundle, node: Node) -> str:
     """Another container of the pod may change it after the start."""
-    node.compile(DIRECTORY)
     link(bundle, "/etc/ssl", "/data/ssl")
     bundle.bind(volume(bundle, "data"), "/data")
-    holds(way, node, bundle, above("/data", "/etc/ssl"))
+    return "/data"
 
 
-def test_reserved_mount_in_another_one_that_containers_write_to(
-    way: tuple[str, str], node: Node, bundle: Bundle
-) -> None:
-    """Another container with the same mounts takes the directory away, and the mount on it."""
-    more = f"mounts: [{{hostPath: {volume(bundle, 'etc')}, mountPath: /etc, readOnly: false}}, "
-    node.compile(DIRECTORY.replace("mounts: [", more))
-    holds(way, node, bundle, above("/etc", "/etc/ssl"))
-
-
-@pytest.mark.parametrize("target", ["/usr/ssl", "/proc/self/cwd", "/dev/shm"])
-def test_init_container_made_a_link_in_a_volume_above(
-    way: tuple[str, str], node: Node, bundle: Bundle, target: str
-) -> None:
-    node.compile(DIRECTORY)
-    pods = volume(bundle, "etc")
-    shutil.rmtree(pods / "ssl")
-    (pods / "ssl").symlink_to(target)
-    (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
-    bundle.bind(pods, "/etc")
-    holds(way, node, bundle, above("/etc", "/etc/ssl"))
-
-
-def test_link_leads_through_a_link_in_a_volume(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
-    node.compile(DIRECTORY)
+def link_through_a_link_in_a_volume(bundle: Bundle, node: Node) -> str:
     link(bundle, "/etc/ssl", "/data/step")
     pods = volume(bundle, "data")
     (pods / "step").symlink_to("/usr/ssl")
     (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
     bundle.bind(pods, "/data")
-    holds(way, node, bundle, above("/data", "/etc/ssl"))
+    return "/data"
+
+
+def reserved_mount_that_can_be_written(bundle: Bundle, node: Node) -> str:
+    """Another container with the same mounts takes the directory away, and the mount on it."""
+    more = f"mounts: [{{hostPath: {volume(bundle, 'etc')}, mountPath: /etc, readOnly: false}}, "
+    node.compile(DIRECTORY.replace("mounts: [", more))
+    return "/etc"
+
+
+def init_container(target: str) -> Callable[[Bundle, Node], str]:
+    """An init container makes a link in a volume above."""
+
+    def link_of_an_init_container(bundle: Bundle, node: Node) -> str:
+        pods = volume(bundle, "etc")
+        shutil.rmtree(pods / "ssl")
+        (pods / "ssl").symlink_to(target)
+        (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
+        bundle.bind(pods, "/etc")
+        return "/etc"
+
+    return link_of_an_init_container
+
+
+ABOVE = [
+    *(link_into_a_volume, link_through_a_link_in_a_volume, reserved_mount_that_can_be_written),
+    *map(init_container, ("/usr/ssl", "/proc/self/cwd", "/dev/shm")),
+]
+
+
+@pytest.mark.parametrize("made", ABOVE, ids=lambda made: made.__name__)
+def test_reserved_path_is_in_a_volume_that_others_write_to(
+    way: tuple[str, str], node: Node, bundle: Bundle, made: Callable[[Bundle, Node], str]
+) -> None:
+    node.compile(DIRECTORY)
+    holds(way, node, bundle, above(made(bundle, node), "/etc/ssl"))
 
 
 @pytest.mark.parametrize("at", ["/etc", "/etc/ssl", "/etc/ssl/certs", RESERVED, "/x", "/x/ssl", "/x/ssl/certs"])
 def test_volume_at_above_or_below_the_path_or_by_a_link(
     way: tuple[str, str], node: Node, bundle: Bundle, at: str
 ) -> None:
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     (bundle.rootfs / "x").symlink_to("etc")
     pods = volume(bundle, "data")
     bundle.bind(pods / "certs/company.crt" if at == RESERVED else pods, at)
@@ -272,7 +263,7 @@ def test_volume_at_above_or_below_the_path_or_by_a_link(
 
 def test_link_leads_a_volume_over_the_root(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
     """Whoever shares the volume could take everything away."""
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     link(bundle, "/top", "/")
     pods = bundle.directory.parent / "pods"
     shutil.copytree(bundle.rootfs, pods, symlinks=True)
@@ -333,9 +324,9 @@ def test_sidecar_takes_the_mount_away_in_a_volume_above(
     inside = pods if at == "/etc/ssl" else pods / "ssl"
     (inside / "new").write_text("evil\n")
     bundle.bind(pods, at)
-    node.compile(FILE.replace("CA/", f"{node.ca}/"))
+    node.compile(FILE)
     holds(way, node, bundle, above(at, RESERVED))
-    node.compile(ALLOW.replace("CA/", f"{node.ca}/"))
+    node.compile(ALLOW)
     node.events.unlink()
     with guarded(way[1], way[0], node, bundle) as container:
         assert container.exec("/bin/cat", RESERVED) == "company\n"
@@ -348,7 +339,7 @@ def test_sidecar_takes_the_mount_away_in_a_volume_above(
 def test_a_file_system_above_that_holds_no_mount_point_is_named(node: Node, bundle: Bundle) -> None:
     """The runtime would only say that it cannot make a file, and the event log nothing."""
     bundle.spec["mounts"].append({"destination": "/etc/ssl/certs", "type": "devpts", "source": "devpts"})
-    node.compile(ALLOW.replace("CA/", f"{node.ca}/"))
+    node.compile(ALLOW)
     refusal = f"company-ca: mount /etc/ssl/certs is above the reserved mount {RESERVED} and of type devpts"
     holds((RUNTIMES["crun"], "wrapper"), node, bundle, f"{refusal}: no mount point can be made in it")
 
@@ -358,7 +349,7 @@ def test_sidecar_takes_away_the_sub_path_on_which_the_mount_lies(
     way: tuple[str, str], node: Node, bundle: Bundle, policy: str
 ) -> None:
     """A link of the image leads the volume's subPath to the reserved path, where the reserved mount covers it."""
-    node.compile(policy.replace("CA/", f"{node.ca}/"))
+    node.compile(policy)
     pods = volume(bundle, "shared")
     link(bundle, "/x", "/etc/ssl" if policy == DIRECTORY else RESERVED)
     bundle.bind(pods / ("ssl" if policy == DIRECTORY else "certs/company.crt"), "/x")
@@ -388,29 +379,6 @@ def test_three_hundred_mounts_and_a_hundred_reserved_ones(each: str, node: Node,
         assert container.exec("/bin/cat", "/r/99/ssl/certs/company.crt") == "company\n"
     [event] = node.logged()
     assert (event["event"], event["verified"]) == ("container.edited", "container")
-
-
-@pytest.mark.parametrize("propagation", ["shared", "slave", "private", "rshared"])
-def test_root_propagation_leaks_nothing_to_the_node(each: str, node: Node, bundle: Bundle, propagation: str) -> None:
-    node.compile(DIRECTORY)
-    bundle.spec["linux"]["rootfsPropagation"] = propagation
-    for adapter in ("wrapper", "createRuntime"):
-        with guarded(adapter, each, node, bundle) as container:
-            assert container.exec("/bin/cat", RESERVED) == "company\n"
-            assert f"{bundle.rootfs}/etc" not in Path("/proc/self/mountinfo").read_text()
-
-
-def test_run_is_looked_at_as_create_is(each: str, node: Node, bundle: Bundle) -> None:
-    node.compile(DIRECTORY)
-    link(bundle, "/etc/ssl", "/proc/self/cwd")
-    cwd(bundle)
-    bundle.spec["process"]["args"] = ["/bin/cat", RESERVED]
-    bundle.save()
-    name = "run-" + node.directory.name
-    done = run(node.dispatcher(each), "run", "--bundle", str(bundle.directory), name, check=False)
-    assert done.returncode != 0
-    assert "evil" not in done.stdout
-    assert any(why in done.stderr for why in ("/etc/ssl in the image leads to /proc/self/cwd", *IN_PROC)), done.stderr
 
 
 @pytest.mark.parametrize("stage", ["createRuntime", "prestart"])

@@ -75,15 +75,6 @@ def test_a_corrected_config_passes_byte_by_byte(node: Node, bundle: Bundle) -> N
     assert node.logged() == []
 
 
-def test_each_flag_limits_it_to_its_half(node: Node, bundle: Bundle) -> None:
-    text = hostile_config(bundle)
-    env_only = json.loads(precreate(node, text, "--inject-env")[0])
-    assert (WANTED in env_only["process"]["env"], env_only["mounts"]) == (True, bundle.spec["mounts"])
-    mounts_only = json.loads(precreate(node, text, "--mount-ca")[0])
-    assert mounts_only["process"] == bundle.spec["process"]
-    assert mounts_only["mounts"][-1]["destination"] == "/etc/ssl"
-
-
 def test_with_failure_policy_ignore_it_is_refused_all_the_same(node: Node) -> None:
     texts = ("", "garbage", "[]", '{"process": {"env": {}}}')
     node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from conftest import BROWSER
-from unit.ops.events.support import CA, DENIED, MOUNT, NVIDIA, event, write
+from unit.ops.events.support import write
 from unit.ops.events.test_report import ATTACKS, hostile
 
 from e2e.support import REASSERT
@@ -40,20 +40,6 @@ def made(directory: Path, events: list[dict[str, object]]) -> Path:
     page = directory / "report.html"
     page.write_text(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
     return page
-
-
-def test_an_audit_week_is_one_page(tmp_path: Path) -> None:
-    audit = {"mode": "Audit", "applied": False}
-    pods = [f"web-7c5ddbdf54-x2k9{letter}" for letter in "bcdfghjk"]
-    found = [
-        event("would-deny", pod, number, edits=[NVIDIA, CA, MOUNT], denials=[DENIED], **audit)
-        for number, pod in enumerate(pods)
-    ]
-    page = made(tmp_path, [*found, event("edited", "db-0", 20, edits=[CA], **audit)])
-    shown = render(page)
-    text = unescape(re.sub("<[^>]*>", " ", shown))
-    assert "Ask the owner of team-a/web to remove env NVIDIA_VISIBLE_DEVICES of container app" in text
-    assert "8 would be refused" in text
 
 
 def test_a_name_that_is_an_attack_is_only_text(tmp_path: Path) -> None:

@@ -64,6 +64,34 @@ def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime:
                 assert [entry for entry in env if entry.startswith(("REQUESTS", "PYTHON"))] == [WANTED], options
 
 
+def corrected(container: Running) -> bool:
+    """Whether the container's process and an exec have the reserved entries."""
+    return (
+        WANTED in container.environ()
+        and WANTED in container.exec("/bin/env").splitlines()
+        and container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
+    )
+
+
+def test_bare_names_cannot_erase_what_is_reserved(runtime: str, bundle: Bundle) -> None:
+    bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY"]
+    bundle.save()
+    with Running(runtime, bundle) as container:
+        assert corrected(container)
+    del bundle.spec["process"]["env"]
+    bundle.save()
+    with Running(runtime, bundle) as container:
+        assert corrected(container)
+
+
+def test_a_bundle_path_with_spaces_and_newlines_works(runtime: str, directory: Path) -> None:
+    bundle = Bundle(directory / " a bundle\n\twith 'odd' \"characters\" é")
+    with Running(runtime, bundle) as container:
+        assert corrected(container)
+    bundle.config.write_text("")
+    assert "\n" not in Running(runtime, bundle).refused()
+
+
 def process_file(bundle: Bundle) -> Path:
     """The file of an engine's `exec --process`: the pod's env, another user's file, with a mode."""
     path = bundle.directory / "process.json"
@@ -92,48 +120,6 @@ def test_the_process_file_of_an_exec_is_corrected_and_keeps_owner_and_mode(
         status = path.stat()
         assert (status.st_uid, status.st_gid, status.st_mode & 0o7777) == (1, 2, 0o640)
         assert [file.name for file in path.parent.glob(".*reassert*")] == []
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        ["REQUESTS_CA_BUNDLE=/tmp/evil"],
-        ["REQUESTS_CA_BUNDLE=/tmp/evil", "B=2", "REQUESTS_CA_BUNDLE=/tmp/worse"],
-        ["PYTHONHTTPSVERIFY=0"],
-        ["REQUESTS_CA_BUNDLE"],
-        ["REQUESTS_CA_BUNDLE="],
-    ],
-    ids=" ".join,
-)
-@pytest.mark.parametrize("at_the_end", [True, False], ids=["appended", "before the container's"])
-def test_env_that_kubectl_exec_brings_cannot_set_a_reserved_name(
-    runtime: str, bundle: Bundle, given: list[str], at_the_end: bool
-) -> None:
-    """KEP-6035: the engine adds the entries of CRI's ExecRequest to the process file."""
-    own = ["PATH=/bin", WANTED, "A=1"]
-    with Running(runtime, bundle) as container:
-        path = process_file(bundle)
-        process = json.loads(path.read_text())
-        process["env"] = [*own, *given, "NEW=1"] if at_the_end else [*given, "NEW=1", *own]
-        path.write_text(json.dumps(process))
-        env = run(runtime, "exec", "--process", str(path), container.id).stdout.splitlines()
-    assert [entry for entry in env if entry.startswith("REQUESTS_CA_BUNDLE")] == [WANTED]
-    assert {"A=1", "NEW=1"} <= set(env)
-    assert not any(entry.startswith("PYTHONHTTPSVERIFY") for entry in env)
-
-
-@pytest.mark.parametrize("spelling", ["--bundle BUNDLE", "--bundle=BUNDLE", "-b BUNDLE", "", "--bundle ."])
-def test_run_finds_the_bundle_in_every_spelling(runtime: str, bundle: Bundle, spelling: str) -> None:
-    bundle.spec["process"]["args"] = ["/bin/env"]
-    bundle.save()
-    options = spelling.replace("BUNDLE", str(bundle.directory)).split()
-    name = f"run-{bundle.directory.parents[1].name}"
-    elsewhere = "BUNDLE" in spelling
-    try:
-        done = run(runtime, "run", *options, name, cwd="/" if elsewhere else bundle.directory)
-    finally:
-        run(runtime, "delete", "--force", name, check=False)
-    assert WANTED in done.stdout.splitlines()
 
 
 def test_a_forged_decision_gains_nothing(runtime: str, bundle: Bundle) -> None:
@@ -268,27 +254,26 @@ def test_the_real_runtime_gets_the_engines_descriptors(call: RealRuntimeCall) ->
         assert f"fd/{extra.fileno()} {path}" in call.same(fds=(extra.fileno(),))
 
 
-def test_the_real_runtime_gets_a_closed_stdin(call: RealRuntimeCall) -> None:
-    call.same(before=("/bin/busybox", "sh", "-c", 'exec "$@" <&- 3>&-', "sh"))
+READ_ONLY_TMP = "mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && ! touch /tmp/x 2>/dev/null"
+BEFORE: dict[str, tuple[tuple[str, ...], dict[str, set[int]]]] = {
+    "a closed stdin": (("sh", "-c", 'exec "$@" <&- 3>&-', "sh"), {}),
+    "umask and limits": (("sh", "-c", 'umask 0137; ulimit -n 99; exec "$@"', "sh"), {}),
+    "a read-only tmp": (("unshare", "-m", "sh", "-c", f'{READ_ONLY_TMP} && exec "$@"', "sh"), {}),
+    # Python ignores some signals, and shells SIGINT in what they run in the background: this test too, perhaps
+    "default signals": (("env", "--default-signal"), {"SigIgn": set()}),
+    "signals that the engine ignores or blocks": (
+        ("env", "--ignore-signal=HUP,INT", "--block-signal=TERM,CHLD,PIPE"),
+        {"SigIgn": {signal.SIGHUP, signal.SIGINT}, "SigBlk": {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE}},
+    ),
+}
+"""What an engine executes its runtime with, and the masks of signals that come of it."""
 
 
-def test_the_real_runtime_gets_the_engines_umask_and_limits(call: RealRuntimeCall) -> None:
-    given = call.same(before=("/bin/busybox", "sh", "-c", 'umask 0137; ulimit -n 99; exec "$@"', "sh"))
-    assert "Umask:\t0137" in given
-
-
-def test_the_real_runtime_gets_default_signals(call: RealRuntimeCall) -> None:
-    """Python ignores some, and shells SIGINT in what they run in the background: this test too, perhaps."""
-    assert signals(call.same(before=("env", "--default-signal")), "SigIgn") == set()
-
-
-def test_the_real_runtime_gets_signals_that_the_engine_ignores_or_blocks(call: RealRuntimeCall) -> None:
-    given = call.same(before=("env", "--ignore-signal=HUP,INT", "--block-signal=TERM,CHLD,PIPE"))
-    assert signals(given, "SigIgn") == {signal.SIGHUP, signal.SIGINT}
-    assert signals(given, "SigBlk") == {signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE}
-
-
-def test_a_read_only_tmp_is_no_obstacle(call: RealRuntimeCall) -> None:
-    script = 'mount --bind /tmp /tmp && mount -o remount,bind,ro /tmp && ! touch /tmp/x 2>/dev/null && exec "$@"'
-    need(run("unshare", "-m", "true", check=False).returncode == 0, "unshare -m (CAP_SYS_ADMIN)", installed=False)
-    call.same(before=("unshare", "-m", "sh", "-c", script, "sh"))
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_real_runtime_gets_what_the_engine_set_up(call: RealRuntimeCall, name: str) -> None:
+    before, masks = BEFORE[name]
+    if "unshare" in before:
+        need(run("unshare", "-m", "true", check=False).returncode == 0, "unshare -m (CAP_SYS_ADMIN)", installed=False)
+    given = call.same(before=before)
+    assert {field: signals(given, field) for field in masks} == masks
+    assert ("Umask:\t0137" in given) == ("umask" in name)

@@ -25,8 +25,6 @@ MARKER = "HOSTILE_POD=1"
 """In the env of every container: once its first process has it, that is no longer the runtime's own process."""
 PROBE = ".hostile-pod"
 """The file that every container tries to write to reserved directories."""
-SECONDS = 30
-"""How long a container may take until its own program runs."""
 GOOD = ("held", "refused", "not run")
 
 
@@ -114,11 +112,11 @@ _WORDS = (("name", "value"), ("gone",), ("path", "base", "below", "above"), ("de
 class Look:
     """What is wrong with a running container, as its own processes see it."""
 
-    def __init__(self, container: Any, reserved: Reserved, case: dict[str, Any]) -> None:
+    def __init__(self, container: Any, reserved: Reserved, case: dict[str, Any], seconds: float) -> None:
         self.container = container
         self.reserved = reserved
         self.case = case
-        self.environ = self._wait()
+        self.environ = self._wait(seconds)
         # What the looks need must work: else a failure would count as "it cannot open the device".
         tools = {"cat", "ls", *(command[0] for command in case.get("inside", []))}
         script = "; ".join(["set -e", ": </proc/1/stat", f"touch /{PROBE}", *(f"command -v {one}" for one in tools)])
@@ -126,8 +124,8 @@ class Look:
         if status:
             raise Broken(f"`{script}` failed in the container: {errors.strip()}")
 
-    def _wait(self) -> list[str]:
-        deadline = time.monotonic() + SECONDS
+    def _wait(self, seconds: float) -> list[str]:
+        deadline = time.monotonic() + seconds
         while True:
             status, output, errors = self.container.exec("cat", "/proc/1/environ")
             environ = _split(output)
@@ -211,7 +209,9 @@ def make_files(directory: Path, files: dict[str, Any]) -> None:
             path.write_text(content, "utf-8")
 
 
-def run_variant(engine: Any, reserved: Reserved, case: dict[str, Any], scratch: Path) -> tuple[str, list[str]]:
+def run_variant(
+    engine: Any, reserved: Reserved, case: dict[str, Any], scratch: Path, seconds: float
+) -> tuple[str, list[str]]:
     """Starts the container of one variant. Returns its result, one of GOOD, "FAILED" or "error", and the reasons."""
     before = reserved.on_node()
     try:
@@ -224,7 +224,7 @@ def run_variant(engine: Any, reserved: Reserved, case: dict[str, Any], scratch: 
         try:
             for step in case.get("outside", []):
                 os.rename(*(scratch / "volumes" / name for name in step["rename"]))
-            reasons = Look(container, reserved, case).wrong()
+            reasons = Look(container, reserved, case, seconds).wrong()
         except (Broken, OSError) as error:
             return "error", [str(error)]
         finally:
@@ -240,7 +240,7 @@ def run_variant(engine: Any, reserved: Reserved, case: dict[str, Any], scratch: 
     return outcome, reasons
 
 
-def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path) -> dict[str, Any]:
+def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path, seconds: float) -> dict[str, Any]:
     """Tries every variant of a case. Returns its row: name, result, reasons, why."""
     row = {"name": case["name"], "why": case["why"]}
     if engine.kind not in case.get("on", ("oci", "cri")):
@@ -254,7 +254,7 @@ def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path) -
             (scratch / "volumes" / name).mkdir(parents=True)
             make_files(scratch / "volumes" / name, files)
         (scratch / "volumes").mkdir(parents=True, exist_ok=True)
-        outcome, found = run_variant(engine, reserved, variant, scratch)
+        outcome, found = run_variant(engine, reserved, variant, scratch, seconds)
         outcomes.add(outcome)
         reasons += [reason for reason in found if reason not in reasons]
     result = next((one for one in ("error", "FAILED", "held", "refused") if one in outcomes), "not run")
@@ -303,6 +303,9 @@ def main() -> int:
     parser.add_argument("--expect", metavar="FILE", type=Path, default=HERE / "expect.json", help="what is reserved")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--scratch", metavar="DIR", default="/var/lib", help="where volumes and bundles are made")
+    parser.add_argument(
+        "--seconds", metavar="N", type=float, default=30, help="how long a container's program may take to start"
+    )
     parser.add_argument("--busybox", metavar="PATH", default="/bin/busybox", help="--runtime: a static busybox")
     parser.add_argument("--image", default="docker.io/library/busybox:latest", help="--cri: an image that the node has")
     parser.add_argument("--handler", default="", help="--cri: the runtime handler")
@@ -326,7 +329,7 @@ def main() -> int:
             import cri
 
             engine = cri.Engine(given.cri, given.image, given.handler, given.namespace, given.cgroup_parent)
-        rows = [run_case(engine, reserved, case, top) for case in cases]
+        rows = [run_case(engine, reserved, case, top, given.seconds) for case in cases]
     except (Broken, OSError, ImportError) as error:
         print(f"hostile-pod: {error}", file=sys.stderr)
         return 2
