@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+import uuid
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 
 from e2e.conftest import RUNTIMES
+from e2e.cri.client import wait_for
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
@@ -82,6 +85,21 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert "/tmp/mine" not in done.stdout, "no value is shown"
         compiled_node.compile(compiled_node.policy.read_text() + "# another content\n")
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
+
+
+def test_policy_diff_lists_the_running_containers_that_a_draft_affects(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    policy, draft = compiled_node.policy, compiled_node.directory / "draft.yaml"
+    draft.write_text(policy.read_text().replace("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/other.crt"))
+    with guarded("wrapper", real, compiled_node, pod) as container:
+        for other, status, entries in ((policy, 0, []), (draft, 1, [["env REQUESTS_CA_BUNDLE"]])):
+            command = [str(REASSERT), "policy", "diff", "--running", "-o", "json", str(policy), str(other)]
+            done = run(*command, check=False)
+            told = json.loads(done.stdout)["running"]
+            mine = [each for each in told["affected"] if each["id"] == container.id]
+            assert (done.returncode, [each["entries"] for each in mine]) == (status, entries), done.stdout
+            assert told["count"] >= 1
 
 
 def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(
@@ -174,6 +192,33 @@ def test_a_container_in_a_user_namespace(compiled_node: Node, pod: Bundle, real:
         assert set(differences(seen(compiled_node, container))) == {"mount /etc/ssl"}
 
 
+def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real: str) -> None:
+    """A container that is created and not started, a zombie's, and one whose number is another process's by now."""
+    pod.save()
+    container = Running(real, pod)
+    assert container.create() == 0
+    try:
+        assert running([container.id]) == []
+        run(real, "start", container.id)
+        (found,) = running([container.id])
+        state = Path(found.state) / ("state.json" if "runc" in real else "status")
+        record = json.loads(state.read_text())
+        key = "init_process_start" if "runc" in real else "process-start-time"
+        state.write_text(json.dumps({**record, key: record[key] + 1}))
+        assert running([container.id]) == [], "another process has its number"
+        state.write_text(json.dumps(record))
+        assert chosen(container.id, running()).pid == found.pid
+        run(real, "kill", container.id, "KILL")
+        for _ in range(50):
+            if not running([container.id]):
+                break
+            time.sleep(0.05)
+        assert round_of(compiled_node, container).findings == []
+        assert audit(read_round(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
+    finally:
+        run(real, "delete", "--force", container.id, check=False)
+
+
 def test_explain_finds_a_running_container(compiled_node: Node, pod: Bundle, real: str) -> None:
     pod.pod(name="p-" + pod.directory.parent.parent.name)
     pod.save()
@@ -189,6 +234,31 @@ def test_explain_finds_a_running_container(compiled_node: Node, pod: Bundle, rea
     missing = run(*explain, "--container", container.id, check=False)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "no running container has the id or name" in missing.stderr
+
+
+def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_own(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    """As with a state directory that only the engine knows; and docker in docker is no container of this node."""
+    script = "/bin/busybox unshare -m /bin/sleep 600 & exec /bin/sleep 600"
+    pod.spec["process"]["args"] = ["/bin/sh", "-c", script]
+    capabilities = pod.spec["process"]["capabilities"]
+    for kind in capabilities:
+        capabilities[kind] = [*capabilities[kind], "CAP_SYS_ADMIN"]
+    pod.save()
+    container = Running(real, pod, "--root", str(pod.directory / "state"))
+    container.id = uuid.uuid4().hex * 2
+    assert container.create() == 0, container.output()
+    try:
+        run(real, *container.options, "start", container.id)
+        pid = json.loads(run(real, *container.options, "state", container.id).stdout)["pid"]
+        wait_for(lambda: len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1, "the inner one starts")
+        found = [each for each in running() if each.id == container.id]
+        assert [(each.pid, each.problem) for each in found] == [(pid, "no state directory of a runtime has it")]
+        finding = audit(read_round(str(compiled_node.policy), str(compiled_node.store)), found)
+        assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")
+    finally:
+        run(real, *container.options, "delete", "--force", container.id, check=False)
 
 
 def test_a_device_that_was_made_inside_is_seen(node: Node, bundle: Bundle, real: str) -> None:

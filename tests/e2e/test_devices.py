@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +75,42 @@ def allocated(gpu: str) -> dict[str, Any]:
     """The container's allocation, as an entry of the checkpoint."""
     device = {"host_path": "/dev/null", "container_path": "/dev/gpu0", "permissions": "rw"}
     return entry(UID, "c", gpu, envs={"GPU": gpu}, devices=[device])
+
+
+@contextmanager
+def changing(root: Path, *states: list[dict[str, Any]]) -> Iterator[None]:
+    """A context in which kubelet replaces its checkpoint again and again."""
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            for entries in states:
+                write_checkpoint(root, *entries)
+
+    writer = threading.Thread(target=write, daemon=True)
+    write_checkpoint(root, *states[0])
+    writer.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_checkpoint_that_is_replaced_while_containers_start_is_read_as_one_of_its_states(
+    runtime: str, kubelet: Path, node: Node, bundle: Bundle
+) -> None:
+    others = [entry(f"pod-{number}", "c", str(number), envs={"GPU": str(number)}) for number in range(2000)]
+    bundle.pod()
+    bundle.spec["process"].update(args=["/bin/sh", "-c", "echo $GPU"], env=["PATH=/bin", "GPU=all"])
+    seen = []
+    with changing(kubelet, [allocated("old"), *others], [*others, allocated("new")], [*others[:3], allocated("new")]):
+        for number in range(20):
+            bundle.save()  # as the pod wants it
+            name = f"race-{bundle.directory.parents[1].name}-{number}"
+            seen.append(run(runtime, "run", "--bundle", str(bundle.directory), name).stdout.strip())
+    assert set(seen) <= {"old", "new"}
+    assert [event["event"] for event in node.logged()] == ["container.edited"] * 20
 
 
 @pytest.mark.parametrize("mode", ["Audit", "Enforce"])

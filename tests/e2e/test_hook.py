@@ -195,6 +195,20 @@ def test_the_hook_refuses_wrong_env_and_says_who_can_set_it(real: str, stage: st
     assert message == f"env REQUESTS_CA_BUNDLE is not what the policy wants, and {ADAPTERS}"
 
 
+@each_namespace
+def test_behind_the_wrapper_the_hook_finds_everything_in_place(
+    runtime: str, stage: str, node: Node, bundle: Bundle
+) -> None:
+    bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=/tmp/evil")
+    bundle.pod()
+    add_hook(bundle, node, stage)
+    with Running(runtime, bundle) as container:
+        assert WANTED in container.environ()
+        assert len(container.mounts("/etc/ssl")) == 1
+        sees_the_nodes_ca(container)
+    assert [event["adapter"] for event in node.logged()] == ["runtime"]
+
+
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime"])
 def test_the_hook_works_with_a_user_namespace(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     in_user_namespace(bundle)
@@ -218,6 +232,16 @@ def call(node: Node, stage: str, state: object, *flags: str) -> subprocess.Compl
 def test_poststop_needs_no_bundle(node: Node) -> None:
     done = call(node, "poststop", {"ociVersion": "1.0.2", "id": "x", "status": "stopped", "bundle": "/nowhere"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_state_without_a_running_process_is_refused_in_one_line(node: Node, bundle: Bundle) -> None:
+    before = host(node, bundle)
+    for pid in (None, 0, -1, 2**40, "1", os.getpid()):
+        done = call(node, "createRuntime", {"id": "x", "bundle": str(bundle.directory), "pid": pid}, "--mount-ca")
+        assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+        assert any(clue in done.stderr for clue in ("pid", f"/proc/{2**40}", "no mount namespace of its own"))
+        assert node.logged()[-1]["event"] == "container.error"
+    assert host(node, bundle) == before
 
 
 def test_link_of_an_entry_is_followed_once(node: Node, bundle: Bundle, directory: Path) -> None:

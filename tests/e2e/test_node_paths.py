@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.runtimes import guarded
+from e2e.hostile_mounts import FILE
+from e2e.runtimes import EACH, guarded, real_runtime
 from e2e.support import Bundle, Node, run
 from e2e.test_audit import seen
 
@@ -93,6 +94,19 @@ def test_volume_beside_them_and_one_that_is_read_only_start_and_no_event_is_writ
     assert node.logged() == []
 
 
+def test_report_names_the_volume_and_starts_the_container(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
+) -> None:
+    node.compile(REPORT)
+    bundle.spec["process"]["env"].append("CA=x")
+    bundle.bind(ways["subPath"], "/mnt")
+    with guarded(pair[1], pair[0], node, bundle):
+        pass
+    [event] = node.logged()
+    assert (event["event"], event["level"], event["edits"]) == ("container.node-paths", "warning", [])
+    assert event["nodePaths"] == [f"/mnt: {node.policy}"]
+
+
 def test_audit_names_a_running_container_that_reaches_them(
     pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
 ) -> None:
@@ -135,6 +149,32 @@ def test_read_only_volume_with_an_engines_socket_is_reported_or_refused(
     node.events.unlink()
     node.compile(ENV + "  nodePaths: {engine: Refuse}\n")
     assert "of the engine, and nodePaths.engine is Refuse" in refused(pair, node, bundle)
+
+
+def test_excluded_container_keeps_its_volume(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:
+    node.compile(ENV + "  exclude: {containerTypes: [container]}\n")
+    runtime = real_runtime(EACH[0], node.directory)
+    bundle.bind(ways["directory"], "/mnt")
+    refusal = guarded("wrapper", runtime, node, bundle).refused()
+    assert "nodePaths.reassert" in refusal, "no engine says what it is, so it is not excluded"
+
+
+def test_audit_mode_says_what_enforce_mode_would_refuse(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:
+    node.compile(ENV.replace("spec:\n", "spec:\n  mode: Audit\n"))
+    bundle.bind(ways["directory"], "/mnt")
+    with guarded("wrapper", real_runtime(EACH[0], node.directory), node, bundle) as container:
+        assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
+    [event] = node.logged()
+    assert event["event"] == "container.would-deny"
+    assert "nodePaths.reassert is Refuse" in event["denials"][0]["message"]
+
+
+def test_reserved_mount_is_not_judged(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:
+    """The policy's author chose it."""
+    rule = FILE.partition("    mounts:")[0]
+    node.compile(f"{rule}    mounts: [{{hostPath: {node.policy.parent}, mountPath: /mnt, readOnly: false}}]\n")
+    with guarded("wrapper", real_runtime(EACH[0], node.directory), node, bundle) as container:
+        assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
 
 
 ATTACK = "echo '# written' >> {}/policy.yaml; /bin/true"

@@ -5,6 +5,7 @@ The mounts are read-only, and `remount,bind,rw` takes that off. All containers o
 
 from __future__ import annotations
 
+import os
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import NEWER, WAYS, guarded, hook_entry, real_runtime
 from e2e.support import RUNTIMES, Bundle, Node, Running, run
 from e2e.test_audit import seen
+from e2e.test_finds import mounts_on_the_node
 from hook.core.linux.idmap import remountable
 
 FILE = DIRECTORY.replace("hostPath: CA, mountPath: /etc/ssl,", "hostPath: CA/ca.crt, mountPath: /etc/ssl/ca.crt,")
@@ -234,9 +236,68 @@ def test_container_starts_where_another_one_has_used_up_all_user_namespaces(
             run("kill", "-9", users)  # and with it all that is in its pid namespace
 
 
+def fifo(directory: Path) -> None:
+    os.mkfifo(directory / "fifo")
+
+
 def secret(directory: Path) -> None:
     (directory / "certs/key.pem").write_text("key\n")
     (directory / "certs/key.pem").chmod(0o600)
+
+
+UNLIKE = {
+    "secret": (secret, "can be read by its owner alone"),
+    "fifo": (fifo, "is neither a file nor a directory"),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_mount_that_would_read_differently_stays(way: tuple[str, str], node: Node, bundle: Bundle, name: str) -> None:
+    """The event says that the container can remount it."""
+    change, why = UNLIKE[name]
+    change(node.ca)
+    node.compile(DIRECTORY + "    env: [{name: A, value: b}]\n")
+    bundle.spec["process"]["env"].append("A=b")
+    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+        if name == "secret":
+            assert container.exec("/bin/cat", "/etc/ssl/certs/key.pem") == "key\n"
+        [event] = node.logged()
+        [said] = event["remountable"]
+        assert said.startswith("/etc/ssl: ") and said.endswith(why)
+
+
+def test_mount_that_would_appear_on_the_node_stays(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    """mountPropagation: Bidirectional. Kubernetes lets only privileged containers have it."""
+    run("mount", "--bind", str(node.ca), str(node.ca))
+    try:
+        run("mount", "--make-shared", str(node.ca))
+        node.compile(DIRECTORY)
+        bundle.spec["linux"]["rootfsPropagation"] = "rshared"
+        bundle.bind(node.ca, "/data", "rshared")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
+            assert len(mounts_on_the_node(node)) == 1
+            [event] = node.logged()
+            assert event["applied"] and event["remountable"]
+    finally:
+        run("umount", "--recursive", "--lazy", str(node.ca))
+
+
+def test_writable_reserved_mount_stays_writable(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false"))
+    with guarded(way[1], way[0], node, administrator(bundle)) as container:
+        container.exec("/bin/sh", "-c", "echo written > /etc/ssl/new")
+        assert (node.ca / "new").read_text() == "written\n"
+
+
+def test_container_without_the_capability_keeps_the_runtimes_mount(
+    way: tuple[str, str], node: Node, bundle: Bundle
+) -> None:
+    ca(node)
+    node.compile(DIRECTORY)
+    with guarded(way[1], way[0], node, bundle) as container:
+        assert all("idmapped" not in options for _, _, options in container.mounts())
 
 
 def test_audit_finds_nothing_wrong_with_a_replaced_mount(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:

@@ -64,34 +64,6 @@ def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime:
                 assert [entry for entry in env if entry.startswith(("REQUESTS", "PYTHON"))] == [WANTED], options
 
 
-def corrected(container: Running) -> bool:
-    """Whether the container's process and an exec have the reserved entries."""
-    return (
-        WANTED in container.environ()
-        and WANTED in container.exec("/bin/env").splitlines()
-        and container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
-    )
-
-
-def test_bare_names_cannot_erase_what_is_reserved(runtime: str, bundle: Bundle) -> None:
-    bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY"]
-    bundle.save()
-    with Running(runtime, bundle) as container:
-        assert corrected(container)
-    del bundle.spec["process"]["env"]
-    bundle.save()
-    with Running(runtime, bundle) as container:
-        assert corrected(container)
-
-
-def test_a_bundle_path_with_spaces_and_newlines_works(runtime: str, directory: Path) -> None:
-    bundle = Bundle(directory / " a bundle\n\twith 'odd' \"characters\" é")
-    with Running(runtime, bundle) as container:
-        assert corrected(container)
-    bundle.config.write_text("")
-    assert "\n" not in Running(runtime, bundle).refused()
-
-
 def process_file(bundle: Bundle) -> Path:
     """The file of an engine's `exec --process`: the pod's env, another user's file, with a mode."""
     path = bundle.directory / "process.json"

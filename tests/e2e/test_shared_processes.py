@@ -10,6 +10,7 @@ import pytest
 from e2e.hostile_mounts import FILE, RESERVED
 from e2e.runtimes import guarded
 from e2e.support import Bundle, Node, Running, run
+from e2e.test_audit import seen
 
 REFUSE = FILE + "    sharedProcesses: Refuse\n"
 DETACH = f"b=/bin/busybox; $b rm /proc/$1/root{RESERVED} && $b cp /etc/passwd /proc/$1/root{RESERVED}"
@@ -97,3 +98,14 @@ def test_volume_of_the_nodes_settings_in_proc_is_let_through(pair: tuple[str, st
     container = guarded(pair[1], pair[0], node, bundle)
     with container:
         assert "core" in container.exec("/bin/ls", "/host")
+
+
+def test_audit_names_a_running_container_that_shares_its_processes(
+    pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str
+) -> None:
+    node.compile(FILE)
+    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as container:
+        node.compile(REFUSE)
+        [difference] = seen(node, container)["differences"]
+        assert difference["kind"] == "sharedProcesses"
+        assert difference["message"].endswith(f"{sandbox} of others, and sharedProcesses is Refuse")

@@ -1,7 +1,8 @@
-"""Where something fails that reassert does, the log holds one event, and it is true; and it holds no credentials."""
+"""Where something fails that reassert does, the log holds one event, and it is true: for each adapter."""
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -86,24 +87,18 @@ def test_runtimes_own_mount_fails(each: str, node: Node, bundle: Bundle, adapter
     assert node.logged() == []
 
 
-def test_credentials_of_a_proxys_url_reach_the_container_alone(node: Node, bundle: Bundle, directory: Path) -> None:
-    url, own = "http://sandbox:s3cret@proxy:3128", "http://evil:hunter2@elsewhere:3128"
-    file = directory / "proxy"
-    file.write_text(f"{url}\n")
-    rule = f"  - name: proxy\n    env: [{{name: HTTP_PROXY, valueFrom: {{file: {file}}}}}]\n"
-    node.compile(f"apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n{rule}")
-    bundle.spec["process"]["env"] = ["PATH=/bin", f"HTTP_PROXY={own}"]
-    bundle.save()
-    said = ""
-    for form in ("table", "json", "diff"):
-        said += run(
-            str(REASSERT), "explain", "-o", form, "--policy", str(node.policy), "--bundle", str(bundle.directory)
-        ).stdout
-    assert said.count("http://***@proxy:3128") > 2
-    with Running(node.dispatcher("/usr/sbin/runc"), bundle) as container:
-        assert f"HTTP_PROXY={url}" in container.environ()
-    (event,) = node.logged()
-    (edit,) = event["edits"]
-    assert (edit["before"], edit["after"]) == (["http://***@elsewhere:3128"], "http://***@proxy:3128")
-    assert "s3cret" not in said
-    assert "hunter2" not in said + node.events.read_text()
+@pytest.mark.parametrize("adapter", ["createRuntime", "createContainer"])
+def test_hook_cannot_make_the_place_for_a_mount(each: str, node: Node, bundle: Bundle, adapter: str) -> None:
+    """Here a file of the image stands where a directory is missing."""
+    node.compile(DIRECTORY.replace("/etc/ssl", "/etc/passwd/ssl"))
+    not_started(guarded(adapter, each, node, bundle))
+    assert only_event(node)[:2] == ("container.denied", False)
+    assert json.dumps(node.logged()).count("Not a directory") == 1
+
+
+def test_event_log_on_a_full_disk_stops_nobody(each: str, node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY)
+    node.events.parent.mkdir(exist_ok=True)
+    node.events.symlink_to("/dev/full")
+    with guarded("wrapper", each, node, bundle) as container:
+        assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"
