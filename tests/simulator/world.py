@@ -781,13 +781,17 @@ class SystemCalls:
         return node.target
 
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
+        self._make(path, stat.S_IFDIR | (mode & ~self.w.current.umask))
+
+    def _make(self, path: Any, mode: int) -> Node:
         w = self.w
         w.step()
-        above, name, node = w.find(w.absolute(path))
+        above, name, node = w.find(w.absolute(path), follow=False)
         if node is not None:
             raise failure(errno.EEXIST, path)
-        above.entries[name] = Node(w, stat.S_IFDIR | (mode & ~w.current.umask), above.device)
+        above.entries[name] = made = Node(w, mode, above.device)
         w.changed(above)
+        return made
 
     def rmdir(self, path: Any) -> None:
         self._remove(path, True)
@@ -809,13 +813,7 @@ class SystemCalls:
         w.changed(above)
 
     def symlink(self, target: str, path: str) -> None:
-        w = self.w
-        w.step()
-        above, name, node = w.find(w.absolute(path), follow=False)
-        if node is not None:
-            raise failure(errno.EEXIST, path)
-        above.entries[name] = Node(w, stat.S_IFLNK | 0o777, above.device)
-        above.entries[name].target = target
+        self._make(path, stat.S_IFLNK | 0o777).target = target
 
     def rename(self, old: Any, new: Any) -> None:
         w = self.w
