@@ -18,7 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from invariants import EVENTS, Rules, Start, Watch
+from invariants import EVENTS, PAUSE, Rules, Start, Watch
 from world import (
     Exited,
     Lock,
@@ -536,7 +536,7 @@ class Node:
         is_agent = w.current.process.is_agent
         if fate < (0.03 if is_agent else 0.003):
             case = w.current.process.case
-            pause = int(self.chance.random() ** 2 * 2.5 * SECOND)
+            pause = int(self.chance.random() ** 2 * PAUSE)
             if case:
                 case.stalled += pause
             w.block([], w.now + pause)

@@ -24,6 +24,9 @@ COMPILED = "/var/lib/reassert/etc-reassert-policy.yaml.json"
 VALUE, ABSENT, GPU = "COMPANY_VALUE", "FORBIDDEN", "NVIDIA_VISIBLE_DEVICES"
 MOUNT, SOURCE, SCRATCH = "/etc/ssl", "/etc/company", "/scratch"
 
+PAUSE = 2_500_000_000
+"""The longest time that a thread of the agent stands still, in nanoseconds."""
+
 Pairs = list[str]
 
 
@@ -129,6 +132,8 @@ class Start:
         self.began = self.odd_events = 0
         self.admissible: list[Rules] = []
         self.stored: Rules | None = None
+        self.unlogged: list[Rules] = []
+        """The policies by which it may have started, if its event is still to come."""
 
     def spec(self) -> dict[str, Any]:
         """The config.json that the engine writes."""
@@ -181,7 +186,7 @@ class Watch:
         self._world = world
         self.engines = 0
         self.current: Rules = None  # type: ignore[assignment]  # until the first policy is there
-        self._next: Rules = None  # type: ignore[assignment]
+        self._next: Rules = None  # type: ignore[assignment]  # until the first draft is there
         self._is_broken = False
         self._underway: list[Start] = []
         self._events: dict[str, list[dict[str, Any]]] = {}
@@ -306,15 +311,19 @@ class Watch:
         if start.stalled > 8_000_000_000:
             start.faults.add("stalled")
         policies = [*start.admissible, *self._older(start)]
-        events = self._events.get(start.id, [])
-        if start.is_odd:  # reassert cannot know the id, and takes the next word for it
-            events = events + self._events.get("create", [])[start.odd_events :]
+        events = self._events_of(start)
         if start.phase == "started":
             self.started_count += 1
             self._was_started(start, policies, events)
         else:
             self.refused_count += 1
             self._was_refused(start, policies, events)
+
+    def _events_of(self, start: Start) -> list[dict[str, Any]]:
+        events = self._events.get(start.id, [])
+        if start.is_odd:  # reassert cannot know the id, and takes the next word for it
+            return events + self._events.get("create", [])[start.odd_events :]
+        return events
 
     def _older(self, start: Start) -> list[Rules]:
         """Policies that may still be in force, because a compile failed or was killed since the last edit."""
@@ -328,18 +337,37 @@ class Watch:
             if start.env_at_start != start.env:
                 raise self._wrong(start, "a container of an excluded namespace was changed")
             return
-        if not any(self._may_start(start, rules, policies, events) for rules in policies):
-            raise self._wrong(
-                start,
-                f"started with {start.env_at_start}, mounts {start.table_at_start}; events {events}; the policies in "
-                f"force: {[rules.text for rules in policies]}",
-            )
+        if any(self._may_start(start, rules, policies, self._is_logged(start)) for rules in policies):
+            return
+        if any(self._may_start(start, rules, policies, is_logged=True) for rules in policies):
+            start.unlogged = policies  # docs/agent.md: the event of a late agent may follow the start
+            return
+        raise self._wrong_start(start, policies, events)
 
-    def _may_start(self, start: Start, rules: Rules, policies: list[Rules], events: list[dict[str, Any]]) -> bool:
-        """Whether a container may start as it did under a policy."""
+    def _wrong_start(self, start: Start, policies: list[Rules], events: list[dict[str, Any]]) -> Violation:
+        return self._wrong(
+            start,
+            f"started with {start.env_at_start}, mounts {start.table_at_start}; events {events}; the policies in "
+            f"force: {[rules.text for rules in policies]}",
+        )
+
+    def _is_logged(self, start: Start) -> bool:
+        """Whether it has an event, or lost it as the documents allow: for a full disk or too few descriptors, because
+        the agent ended (docs/agent.md, "What happens if the agent dies"), or because its own process was killed."""
+        return bool(self._events_of(start)) or bool(start.faults & {"full", "descriptors", "agent", "kill"})
+
+    def _await_event(self, start: Start) -> None:
+        """A thread of the agent may stand still more than once before it writes; a lost event never comes."""
+        policies, until = start.unlogged, self._world.now + 3 * PAUSE
+        while not any(self._may_start(start, rules, policies, self._is_logged(start)) for rules in policies):
+            if self._world.now > until:
+                raise self._wrong_start(start, policies, self._events_of(start))
+            self._world.sleep(PAUSE)
+
+    def _may_start(self, start: Start, rules: Rules, policies: list[Rules], is_logged: bool) -> bool:
+        """Whether a container may start as it did under a policy. `is_logged`: it has an event, or needs none."""
         if not rules.applies(start):
             return start.env_at_start == start.env and not (start.is_odd and not rules.is_audit)
-        is_logged = bool(events) or bool(start.faults & {"full", "descriptors", "agent", "kill"})
         if rules.is_audit:
             needs_event = start.is_odd or rules.refuses(start) or not rules.is_as_wanted(start, start.env)
             return start.env_at_start == start.env and (is_logged or not needs_event)
@@ -370,7 +398,9 @@ class Watch:
             raise self._wrong(start, f"was refused without an event; events {events}")
 
     def after(self, start: Start, calls: SystemCalls) -> None:
-        """Some time later: nothing has changed, and nothing is left."""
+        """Some time later: nothing has changed, nothing is left, and a late event has come."""
+        if start.unlogged:
+            self._await_event(start)
         names = set(self._world.node(start.bundle).entries) - {"config.json", "log.json", "pid"}
         if names and not start.faults & {"kill"}:
             raise self._wrong(start, f"left behind in the bundle: {sorted(names)}")
