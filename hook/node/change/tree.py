@@ -192,11 +192,17 @@ def let_starts_end(patience: float = _PATIENCE) -> None:
 
 
 def _is_start(process: str) -> bool:
-    """Whether a process is a start, as front, as sh, as this program or as a runtime: all have the same arguments."""
+    """Whether a process is a start, as front, as sh, as this program or as a runtime: all have the same arguments.
+
+    It may be one while execve(2) has not set its arguments yet: it has an executable, unlike a kernel thread or zombie.
+    """
     try:
-        words = Path(f"{process}/cmdline").read_bytes().split(b"\0")
+        line = Path(f"{process}/cmdline").read_bytes()
+        if not line:
+            return bool(os.readlink(f"{process}/exe"))
     except OSError:
         return False
+    words = line.split(b"\0")
     return any(word in _VERBS for word in words) and any(word.startswith(_OF_A_START) for word in words)
 
 

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -124,6 +125,35 @@ def test_starts_that_are_under_way_are_waited_for(words: list[str]) -> None:
         tree.let_starts_end(1)
         assert time.monotonic() - began >= 1
         os.killpg(running.pid, signal.SIGKILL)
+
+
+_WITHOUT_ARGUMENTS = """
+import ctypes, struct, sys, time
+libc = ctypes.CDLL(None)
+libc.sbrk.restype = ctypes.c_size_t
+line = open("/proc/self/stat").read().rpartition(")")[2].split()
+fields = (int(line[n - 3]) for n in (26, 27, 28, *range(45, 52)))
+code, end_code, stack, data, end_data, brk, arguments, _, env, end_env = fields
+map = (code, end_code, data, end_data, brk, libc.sbrk(0), stack, arguments, arguments, env, end_env, 0, 0, -1)
+PR_SET_MM, PR_SET_MM_MAP = 35, 14
+described = struct.pack("12QIi", *map)
+assert libc.prctl(PR_SET_MM, PR_SET_MM_MAP, described, len(described), 0) == 0
+print(open("/proc/self/cmdline").read(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_start_in_the_middle_of_execve_is_waited_for() -> None:
+    """Its arguments are empty then, as those of this process, which takes them away from itself (prctl(2))."""
+    command = [sys.executable, "-c", _WITHOUT_ARGUMENTS, "create", "--bundle", "/b", "c"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as running:
+        assert running.stdout
+        assert running.stdout.readline() == b"\n"
+        began = time.monotonic()
+        tree.let_starts_end(1)
+        waited = time.monotonic() - began
+        running.kill()
+    assert waited >= 1
 
 
 @pytest.mark.parametrize("what", ["source", "copy"])
