@@ -138,7 +138,7 @@ def plan(
 
         annotations.want_unsteered(steering, policy.allowed_annotations, container.start.annotations, outcome)
         wanted = (*[kind for kind in wanted if kind is not annotations], annotations)
-    placed = {edit.name for edit in (*outcome.mounts, *outcome.edits)}
+    placed = {edit.name for edit in outcome.mounts}  # no name of env or of a device, which a pod may choose
     if NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root, placed):
         from hook.core.reserve import nodepaths  # only containers with hostPaths
 
@@ -175,7 +175,7 @@ def nodes_own(mounts: "list[dict[str, object]]", kubelet: str, placed: "Set[str]
     """Whether a mount may show a path of the node that a user chose: a hostPath, or unknown, as of a subPath.
 
     `kubelet`: its root directory, which has the volumes of other kinds (kubelet's pkg/kubelet/kubelet_getters.go).
-    `placed`: cleaned destinations of reserved mounts, and of those that edits replace or remove: they are not judged.
+    `placed`: cleaned destinations of reserved mounts. Other mounts there are removed, so they are not judged.
     """
     pods = f"{kubelet}/pods/"
     made = (*_MADE, pods)

@@ -71,6 +71,16 @@ def test_volume_in_which_the_policy_can_be_written_is_refused(
     )
 
 
+def test_env_that_is_named_as_the_volume_is_mounted_hides_it_not(
+    node: Node, bundle: Bundle, ways: dict[str, Path]
+) -> None:
+    runtime = real_runtime(EACH[0], node.directory)
+    node.compile(ENV.replace("name: CA, value: x", 'name: "*_PROXY", absent: true'))
+    bundle.bind(ways["directory"], "/mnt_PROXY")
+    bundle.spec["process"]["env"].append("/mnt_PROXY=x")
+    assert "nodePaths.reassert is Refuse" in refused((runtime, "wrapper"), node, bundle)
+
+
 def test_the_class_holds_without_a_rule_that_matches(
     pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
 ) -> None:

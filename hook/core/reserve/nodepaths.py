@@ -74,15 +74,16 @@ def reaches(source: str, path: str) -> bool:
 def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: "set[str]", outcome: "Outcome") -> None:
     """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach.
 
-    `placed`: as for `hook.core.plan.nodes_own`.
+    `placed`: as for `hook.core.plan.nodes_own`. A mount that `exclusive` takes out is not judged either.
 
     Of an engine's paths only a volume of one counts here: whether one above has it, the hook sees, since most nodes
     lack most of them.
     """
     outcome.node_paths_of_reassert = own(policy, identity)
+    closed = outcome.closed
     for mount in mounts:
         path = str(mount["destination"])
-        if clean(path) in placed:
+        if clean(path) in placed or (closed and closed.mount(mount)):
             continue
         for source in _sources(mount):
             if not is_read_only(mount) or source != _without_link(clean(str(mount.get("source")))):

@@ -208,6 +208,16 @@ def test_a_device_under_a_closed_name_loses_its_cgroup_rule_unless_it_is_there_u
     assert (target.devices, target.device_rules) == (both[1:], [DENY_ALL, block])
 
 
+@pytest.mark.parametrize("with_device", [True, False], ids=["a device", "a mount of a device"])
+def test_what_is_taken_out_at_a_path_hides_no_volume_there(with_device: bool) -> None:
+    """Kubernetes compares a pod's paths as they are written: /dev/nvidia0 and /dev/nvidia0/ are two."""
+    volume = bind("/dev/nvidia0/", "/etc/reassert")
+    more = {"devices": [device("/dev/nvidia0")]} if with_device else {}
+    there = [volume] if with_device else [bind("/dev/nvidia0", "/dev/nvidia0"), volume]
+    decided = plan(policy(rule()), container(spec(mounts=there, device_rules=[DENY_ALL], **more), facts()))
+    assert "nodePaths.reassert is Refuse" in decided.refusal()
+
+
 def test_each_refusal_names_the_rule_and_the_device() -> None:
     deny = rule(onConflict="Deny")
     for fields, message in (

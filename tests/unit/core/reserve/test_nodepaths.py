@@ -78,6 +78,15 @@ def test_a_reserved_mount_needs_no_look_and_a_volume_beside_it_does() -> None:
     assert plan(rules, Container(POD, start)).node_paths_of_reassert
 
 
+def test_env_of_the_same_name_hides_no_volume() -> None:
+    """An env name may have any printable character but `=` (Kubernetes 1.30, RelaxedEnvironmentVariableValidation)."""
+    rules = policy({"name": "proxy", "env": [{"name": "*_PROXY", "absent": True}]})
+    target = container(env=["/mnt_PROXY=x"], mounts=[bind("/mnt_PROXY", "/etc/reassert")])
+    decided = plan(rules, target)
+    assert "nodePaths.reassert is Refuse" in decided.refusal()
+    assert decided.node_paths_of_reassert, "the hook looks too"
+
+
 @pytest.mark.parametrize("source", ["/", "/etc", "/etc/reassert/trust.d", "/usr/local/sbin/reassert-runc", "/var/log"])
 def test_own_paths_are_refused_unless_read_only(source: str) -> None:
     assert "nodePaths.reassert is Refuse" in decided(source).refusal()
