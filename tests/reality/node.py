@@ -55,6 +55,7 @@ for path; do
   mkdir -p ".$path"
   mount --rbind "$path" ".$path"
 done
+mount -o remount,bind,ro ".$path"  # the program: it is the machine's own
 pivot_root . old
 umount -l /old
 echo ready

@@ -318,8 +318,8 @@ class Start:
     def _end(self) -> None:
         if self.pid:
             _kill(self.pid)
-        state = self.node.directory / "state" / self.runtime / self.id
-        if state.exists() or "--root" not in self.options:
+        root = self.node.directory / "state" / self.runtime
+        if (root / self.id).exists() or str(root) not in self.options:
             # SHIM takes away what only it knows
             real = self.node.real(self.runtime, shim=bool(features(self.case, "global")))
             self.node.run([real, *self.options, "delete", "--force", self.id], self.runtime, self.env)
