@@ -277,9 +277,10 @@ class AuditedRules:
 
     def _mounted_though_absent(self, mount: dict[str, Any], view: View, when: str) -> list[Violation]:
         path = clean(mount["mountPath"])
-        others = [clean(one["mountPath"]) for one in self.reserved.mounts if "hostPath" in one]
-        there = [one.point for one in view.mounts if within(clean(one.point), path)]
-        there = [point for point in there if not any(within(clean(point), other) for other in others)]
+        others = [one["mountPath"] for one in self.reserved.mounts if "hostPath" in one]
+        led = {view.paths[other].mount for other in others}  # by a link of the image, to where no path says
+        there = [one.point for one in view.mounts if within(clean(one.point), path) and one.id not in led]
+        there = [point for point in there if not any(within(clean(point), clean(other)) for other in others)]
         return [Violation("mounted though absent" + when, ", ".join(there))] if there else []
 
     def _wrong_execs(self, outcome: Outcome, name: str) -> list[Violation]:
