@@ -81,8 +81,9 @@ def metrics() -> str:
     for metric in made.metrics.values():
         (family,) = metric.describe()  # collect() leaves out gauges without a sample
         name = family.name + ("_total" if family.type == "counter" else "")
-        rows.append([f"`{name}`", family.type, ", ".join(metric._labelnames), family.documentation])
-    return table(["metric", "type", "labels", "meaning"], rows)
+        labels = f"{{{','.join(metric._labelnames)}}}" if metric._labelnames else ""
+        rows.append([f"`{name}{labels}`", family.type, family.documentation])
+    return table(["metric and its labels", "type", "meaning"], rows)
 
 
 # -- the policy's fields
