@@ -1,6 +1,6 @@
 """The agent's connections: who has connected, and the request that each sends.
 
-Who has connected, the kernel says. No request can: a container that reaches the socket would write any file as root.
+The kernel says who has connected. No request can: a container that reaches the socket would write any file as root.
 
 `_socket` has what `socket` has without enums, whose `|` and `&` are functions in Python.
 """
@@ -60,7 +60,7 @@ class Kernel:
         """The umask of the process that connected; None unless it is provably as privileged as this one.
 
         It has this process's mount, user and pid namespace and root directory, and each capability that this process
-        has: so the agent lends no right that the caller has not. An engine's runtime has all capabilities. Raises
+        has: so the agent gives the caller no right that it lacks. An engine's runtime has all capabilities. Raises
         OSError for a shortage, for example of descriptors: then the kernel has said nothing about the process.
         """
         proc = -1
@@ -103,7 +103,7 @@ _LINES = (b"\nCapEff:\t", b"\nUmask:\t")
 def _lives(connection: _socket.socket) -> bool:
     """Whether the process that connected has not ended, so that its pid is still its own. Raises OSError.
 
-    True before Linux 6.5, which cannot say it: docs/agent.md has what that leaves.
+    True before Linux 6.5, where this cannot be known (docs/agent.md).
     """
     try:
         (fd,) = _INT.unpack(connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, _INT.size))
@@ -148,8 +148,8 @@ class Client:
 class _Door:
     """Answers callers without reading what they sent, and closes their connections in threads of its own.
 
-    With a connection goes what was sent and not read, descriptors too, and closing one of those can take for ever:
-    SO_LINGER (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
+    Closing a connection also closes the descriptors that were sent and not read, which can take for ever: SO_LINGER
+    (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
     """
 
     _THREADS = 256
@@ -295,7 +295,10 @@ class Clients:
         return None
 
     def _answer_unproven(self, client: Client) -> None:
-        """Tells a caller without proof the status. What it sent stays unread, with its descriptors. Raises OSError."""
+        """Sends the status to a caller that has proved nothing.
+
+        What it sent stays unread, with its descriptors. Raises OSError.
+        """
         flags = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
         if client.connection.recv(len(protocol.STATUS) + 1, flags) == protocol.STATUS:
             self._door.answer(client.connection, self._status())

@@ -50,8 +50,8 @@ SWITCH = 0.0005
 """Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
 
 _COLLECTED = 500
-"""Answers after which circles of objects are collected by the main thread, or fewer once no request comes. Python's own
-collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
+"""After so many answers the main thread collects reference cycles; after fewer ones if no request comes. Python's own
+collections come in the middle of a request. Then free memory is given back, before it is fragmented."""
 
 _TICK = 0.5
 _SWEPT = 60.0

@@ -104,7 +104,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._said: list[str] = []
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
-        self._replaced = ""  # path of a file that this request replaced, after it was opened as `plain` demands
+        self._replaced = ""  # path of a file that this request replaced, after `plain` had opened it
         self.start = {"start": "warm"}
 
     def said(self) -> str:
@@ -405,7 +405,7 @@ def _where(request: Request) -> list[str]:
 
 def _check_probe(text: str) -> None:
     """Raises Fallback for a probe of `node verify` that is to start cold. `text`: names the container."""
-    if not os.access(events.PROBES, os.F_OK):  # as almost always, and without the cost of an exception
+    if not os.access(events.PROBES, os.F_OK):  # the usual case, without the cost of an exception
         return
     try:
         marks = os.listdir(events.PROBES)

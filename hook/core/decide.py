@@ -219,7 +219,7 @@ class Case:
         other = other or self.inexact_claims or decided.node_paths or done.node_paths
         if not (made or decided.denials or decided.errors or other):
             return None
-        # Of a draft, which a later adapter completes, that adapter knows the rest itself.
+        # A later adapter completes a draft, and knows the rest itself.
         draft: dict[str, object] = {"began": self.began[0], "adapter": self.adapter, **self.start}
         event = draft if is_draft else container_event(self)
         if self.inexact_claims:

@@ -33,7 +33,7 @@ class Options:
 
     `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
     file that containers' hook entries execute, "" for this program, SENTRY for none. `bundle`, `config`: of a hook's
-    container, "" if the state names the bundle. `cold`: why the agent does not answer this start, in a word
+    container, "" if the state names the bundle. `cold`: the word for why the agent does not answer this start
     (docs/agent.md); "" if it was not asked.
     """
 

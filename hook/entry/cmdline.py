@@ -237,13 +237,13 @@ _SHORT_VALUES = {
     "r": ("resources", "root"),
     "u": ("user",),
 }
-"""Names of options by letter. Of two, the one counts that the verb has."""
+"""Names of options by letter. Of two options, the one that the verb has counts."""
 
 
 def spelled_out(
     argument: str, values: "tuple[str, ...]", flags: "tuple[str, ...]"
 ) -> "tuple[str, str, str, bool, bool]":
-    """What an option means that is not written with its long name, or not one of these.
+    """The meaning of an option that is not written with its long name, or is not one of these.
 
     Returns its long name, or the name as it is given if it is unknown; "=" if a value is attached; that value; whether
     it takes one; and whether it is certain that it does not take the next argument.
@@ -281,7 +281,7 @@ def _cluster(letters: str, values: "tuple[str, ...]") -> "tuple[str, str, str]":
     """Getopt's `-db DIR` and `-bDIR`: (name, "=" if the value is attached, that value).
 
     crun's `-t` takes what is attached to it as the name of a terminal, youki's takes nothing. So the argument after
-    `-te` is the container's id for crun and a value for youki: such an option is none that is known.
+    `-te` is the container's id for crun and a value for youki: such an option counts as unknown.
     """
     for position, letter in enumerate(letters):
         long = _long_value(letter, values)

@@ -69,7 +69,7 @@ class ExecCaller(Caller):
 def handle(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Do what a verb of a running container needs. Returns the arguments for the real runtime. Raises Refused.
 
-    What fails refuses the command. In Audit mode, it is executed unchanged.
+    An error refuses the command. In Audit mode, it is executed unchanged.
     """
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, caller.start.get("cold", ""))
@@ -77,7 +77,7 @@ def handle(options: Options, invocation: Invocation, caller: Caller) -> "list[st
         arguments = _ACTIONS[invocation.verb](invocation, options.real, asking)
     except Exception as error:
         refusal = Unacceptable(f"{invocation.verb}: {describe(error)}")
-        refusal.__cause__ = error  # a shortage of the node is not the container's fault, nor an agent's refusal
+        refusal.__cause__ = error  # the container did not cause a shortage, and the agent must not refuse it for one
         caller.report(options, case.failed(refusal))
         return invocation.arguments
     if invocation.verb == "exec":
@@ -138,7 +138,7 @@ def _number(text: "str | bytes | None") -> int:
 def memory_file(data: bytes, first: int) -> str:
     """The path of a memory file with `data`, valid in this process also after execve.
 
-    Its descriptor is `first` or above: runc and crun pass those below into the container, and close all others before
+    Its descriptor is `first` or above: runc and crun pass lower ones into the container, and close all others before
     the container's process starts.
     """
     fd = posix.memfd_create("process.json", posix.MFD_CLOEXEC)
@@ -222,8 +222,8 @@ class ProcessFile:
 def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
     """The arguments for the real runtime, which name other resources if those have device rules.
 
-    Passed on as it is: an update without --resources, one without device rules, and one of a container about whose
-    devices nothing was decided.
+    Passed on unchanged are updates without --resources, without device rules, and of a container about whose devices
+    nothing was decided.
     """
     option = invocation.last("resources")
     if option is None or not option.value:
@@ -268,8 +268,8 @@ def confine(spec: Spec, caller: Caller) -> None:
     Raises Malformed, Undecided, OSError.
 
     The gofer's bind mount of one is writable, and `ro` a property of each of the sentry's attachments: another volume's
-    that a link leads there has none. Nor has the gofer device rules: it opens device nodes of volumes and of the image.
-    So this process, which becomes the real runtime, gets mounts of its own.
+    that a link leads there has none. The gofer has no device rules either: it opens device nodes of volumes and of the
+    image. So this process, which becomes the real runtime, gets mounts of its own.
     """
     decided = write_spec.read(spec.annotations)
     reserved: list[Any] = [

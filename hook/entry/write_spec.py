@@ -90,7 +90,7 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> "
         and True not in [edit.can_be_written() for edit in decided.mounts]
         and not is_link(root + "/dev")
     ):
-        return []  # as almost always; the rest of the check loads ctypes
+        return []  # the usual case; the rest of the check loads ctypes
     from hook.core.linux.early import astray
 
     return astray(root, decided.mounts, spec, caller.still_waits)

@@ -75,7 +75,7 @@ class Adjustment:
         return bytes(made.SerializeToString())
 
 
-# Encoded messages of one type, one behind the other, are the message that has the entries of all (protobuf, Encoding).
+# Concatenated encoded messages of one type are one message with the entries of all (protobuf, Encoding).
 # The policy has few different entries, so each is encoded once.
 
 

@@ -38,7 +38,7 @@ STABLE_AFTER = 1.0
 COMPILE_PATIENCE = 25.0
 
 SILENCE = 5.0 + COMPILE_PATIENCE
-"""Seconds without a sign of life after which the plugin is taken for dead, in another program's watchdog."""
+"""Seconds without activity after which another program's watchdog takes the plugin for dead."""
 
 _SUN_PATH = 107
 """The longest path of a socket, in bytes (unix(7))."""

@@ -157,7 +157,7 @@ class Streams:
 
     def feed(self, data: bytes) -> list[tuple[int, Message]]:
         """The messages that these bytes complete, each with its stream. Raises Violation."""
-        if not self._cut and len(data) >= _WHOLE.size:  # as almost always, one message in one frame
+        if not self._cut and len(data) >= _WHOLE.size:  # the usual case: one message in one frame
             stream, length, size, number, kind, _ = _WHOLE.unpack_from(data)
             fits = length - _HEADER.size == size == len(data) - _WHOLE.size and size <= MESSAGE_LIMIT
             if fits and stream == PLUGIN and kind == REQUEST:

@@ -96,7 +96,7 @@ class Merged(RequestedContainer):
         self.check(adjust.args[:], self.mounts)
 
     def _annotate(self, asked: dict[str, str]) -> None:
-        """Removals first: of a key that is removed and set, the runtime may make either, in no fixed order."""
+        """Removals come first: the runtime applies a removal and an addition of one key in no fixed order."""
         for key in asked:
             if key.startswith("-"):
                 self.annotations.pop(key[1:], None)

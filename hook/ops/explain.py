@@ -228,7 +228,7 @@ IN_SENTRY = (
     ". gVisor's kernel makes the mounts: reassert verifies config.json and, at create, the links on the way; what is "
     "mounted stands in /proc/mounts of the container"
 )
-"""What no look at a config.json tells about reserved mounts under runsc (docs/runtime.md#gvisor)."""
+"""What a config.json does not show about reserved mounts under runsc (docs/runtime.md#gvisor)."""
 
 _CORRECTED = "corrected by reassert at create: this config.json is already what the policy wants"
 

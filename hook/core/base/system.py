@@ -42,7 +42,7 @@ def is_link(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether something is at a path; a symbolic link that leads nowhere is. Raises OSError if that is unknown."""
+    """Whether something is at a path, also a dangling symbolic link. Raises OSError if that is unknown."""
     try:
         posix.lstat(path)
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def make_directory(path: str, mode: int) -> None:
         make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
         try:
             posix.mkdir(path, mode)
-        except FileExistsError:  # another process made it meanwhile
+        except FileExistsError:  # another process has made it
             pass
 
 
@@ -293,5 +293,8 @@ def hooks_stderr(pid: "int | str") -> int:
 
 
 def discard_output() -> None:
-    """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
+    """Redirect standard output to /dev/null.
+
+    Used if the standard output cannot be written: it is closed, or the disk is full.
+    """
     posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)

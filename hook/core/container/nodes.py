@@ -25,7 +25,7 @@ ENTRIES = 100_000
 
 _S_IFMT, _S_IFDIR, _S_IFLNK = 0o170000, 0o040000, 0o120000
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
-"""Errors of a directory that is not there, or no longer, or that a link leads away to what may not answer."""
+"""Errors of a directory that is missing or was removed, or behind a link to a file system that may not answer."""
 
 _TYPES = {0o020000: "c", 0o060000: "b"}
 _MAJOR, _MINOR = 0xFFF, 0xFFFFF
@@ -142,7 +142,7 @@ def _raise_shortage(error: OSError) -> None:
 def _add(found: "dict[Number, str]", path: str) -> None:
     try:
         number = number_of(status_of(path))
-    except OSError as error:  # removed meanwhile, or a dangling link
+    except OSError as error:  # removed since, or a dangling link
         _raise_shortage(error)
         return
     if number:

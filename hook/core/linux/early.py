@@ -32,7 +32,7 @@ _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 class _Volumes:
     """The volumes in which a container can make links, by the node of each, with the node's path that is mounted there.
 
-    `nested`: where one is that lies in another volume, or "". `led`: where one is that a link of that other leads on.
+    `nested`: the destination of a mount inside another volume, or "". `led`: of one that is behind a link there.
     """
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ def _is_volume(mount: dict[str, object]) -> bool:
 def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:
     """Whether a volume on the way to a place has a symbolic link there. A process that shares it can make one later.
 
-    In each volume the names are looked up that come before the next one.
+    The names of the path up to the next volume are looked up in each volume.
     """
     for volume, after in zip(above, [*above[1:], place.node], strict=True):
         ways = [_between(volume, after)]

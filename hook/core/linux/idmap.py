@@ -54,7 +54,7 @@ def protect(
 
     After hook.core.linux.look found them in order, with its arguments. Mounts of a device plugin, of a container with
     its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system cannot idmap.
-    Nothing that a pod or another container causes lets one stay. Raises Unacceptable, Undecided, OSError.
+    No mount stays because of something that a pod or another container causes. Raises Unacceptable, Undecided, OSError.
     """
     wanted = [edit for edit in reserved if edit.mount and not edit.origin and "ro" in edit.options()]
     if not wanted or not _has_the_nodes_users(pid):
@@ -94,7 +94,7 @@ def protect(
 def remountable(source: str) -> str:
     """Why a container with CAP_SYS_ADMIN can write through its read-only mount of a path, or "". Writes nothing.
 
-    It does with a mount of its own, which is nowhere attached, what such a container can do with its reserved mount.
+    It does with a detached mount of its own what such a container can do with its reserved mount.
     """
     fds: list[int] = []
     try:
@@ -131,7 +131,7 @@ def _has_the_nodes_users(pid: int) -> bool:
 def _unlike(source: str) -> str:
     """Why an idmapped mount of a path would not be read as the node's file or directory is, or "".
 
-    Root reads it like any other user. And what writing to a socket, a FIFO or a device does needs no writable mount.
+    Root reads it like any other user. Writing to a socket, a FIFO or a device needs no writable mount.
     """
     todo, left, files = [source], FILES, 0
     while todo:
@@ -172,7 +172,7 @@ def _one_unused_id() -> int:
     child = posix.fork()
     if not child:
         try:
-            posix.close(to_child)  # else it would wait for itself when the parent dies
+            posix.close(to_child)  # else it would wait for itself if the parent died
             own_users()
             posix.write(to_parent, posix.readlink("/proc/self").encode())
             posix.read(from_parent, 1)
@@ -215,7 +215,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             if "idmapped" in row.options:
                 return ""
             if is_below(view.prefix, view.tree(edit)[1] or "/"):
-                return "the container's own root is below it on the node"  # and would be below what is moved there
+                return "the container's own root is below it on the node"  # it would be below what is moved there
             fds.append(open_in_root(there.root, edit.source()))
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
@@ -262,7 +262,7 @@ def _below(
 
     A mount that another one hides stays behind: no process would see it. Raises _Stays, PathEscapes, OSError.
     """
-    along: set[int] = set()  # mounts on one that is moved go with it
+    along: set[int] = set()  # a mount is moved together with the mounts on it
     for row in view.below(mount.id, mount.point, view.inside):
         if row.parent in along:
             along.add(row.id)

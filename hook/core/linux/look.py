@@ -150,8 +150,8 @@ def reached(
     """The same, of a container's mounts by their paths in it.
 
     By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
-    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount that its options
-    do not make read-only is so all the same.
+    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount is read-only
+    although its options do not say so.
     """
     outcome = Outcome(Reserved({}, []))
     reserved = {edit.name for edit in decided.mounts}
@@ -173,9 +173,9 @@ def reached(
 def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
     """Each of reassert's and the engines' paths, the device of a file system, and its path from that one's root.
 
-    Also where a link on the way to it is, and the mount points that it is behind: who can rename these takes it away.
-    Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be made
-    there; one of an engine that this node lacks is left out. Arguments as for `tree_of`. Raises OSError.
+    Also the place of a link on the way to it, and the mount points above it: a process that can rename these detaches
+    it. Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be
+    made there; one of an engine that this node lacks is left out. Arguments as for `tree_of`. Raises OSError.
     """
     found: list[tuple[str, str, str]] = []
     for path in (*decided.node_paths_of_reassert, *nodepaths.ENGINES):
@@ -189,7 +189,7 @@ def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tu
                     break
                 there, _, name = there.rpartition("/")
                 rest = f"{name}/{rest}"
-            except PermissionError:  # rootless podman's user: who cannot reach it mounts nothing of it
+            except PermissionError:  # rootless podman: a user who cannot reach it can mount nothing of it
                 break
         if path[-1] == "/":
             found += [(path, row.device, row.root) for row in table.values() if f"{row.point}/".startswith(path)]
@@ -206,7 +206,7 @@ def _ways(path: str, there: str, rest: str, table: dict[int, Row], root: int) ->
     while True:
         row = table.get(number)
         if row is None:
-            raise OSError(f"{there} is in a mount that came meanwhile")
+            raise OSError(f"{there} is in a mount that was made since")
         name = real.removeprefix(row.point.rstrip("/")) + name
         yield path, row.device, row.root.rstrip("/") + name
         if row.point == "/" or row.parent not in table:
@@ -268,7 +268,7 @@ class View:
         """The mount with an id. Raises PathEscapes."""
         row = self.table.get(number)
         if row is None:
-            raise PathEscapes("leads through a mount that came meanwhile")
+            raise PathEscapes("leads through a mount that was made since")
         return row
 
     def at(self, row: Row) -> str:
@@ -327,7 +327,7 @@ class View:
         while under.point == row.point and (under.device, under.root) == (row.device, row.root):
             under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
         if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
-            raise MountMismatch(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
+            raise MountMismatch(volume_above(self.at(under), edit.name))  # the directory of a subPath can be removed
         self.ours[row.id] = edit
         self._check_subtree(edit, row, self._companions(edit, path, reserved))
 
@@ -408,7 +408,7 @@ class View:
         at = self.at(row)
         fd = open_in_root(self.root, at)
         try:
-            if self.there and mount_id(fd) == row.id:  # else another one hides it
+            if self.there and mount_id(fd) == row.id:  # otherwise another mount hides it
                 self.there.set_attributes(fd, wanted, at)
         finally:
             posix.close(fd)
@@ -446,7 +446,7 @@ class View:
         return found
 
     def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
-        """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
+        """Paths that the runtime still changes must not lead to a reserved mount, nor above one.
 
         Devices, and directories in which it made some, must not have led into one. With a link in a volume that another
         mount was made through, only the container's own mounts show that (hook.core.linux.early saw the image and

@@ -31,7 +31,7 @@ costs less than 100,000."""
 
 _ASKED = 16
 _OFTEN = 4096
-"""After how many of these the caller is asked whether it still waits: after some milliseconds."""
+"""After so many of these, which take some milliseconds, the caller is asked whether it still waits."""
 
 _DEFAULT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 """Devices that a runtime makes in /dev of every container (runtime-spec, config-linux.md, "Default Devices")."""
@@ -202,7 +202,7 @@ class Walks:
     def fd(self, node: Node) -> int:
         """A descriptor of what is at a node, which is closed by a later call. Raises OSError, Unacceptable.
 
-        What was put in its place meanwhile is not followed: of a symbolic link it is a descriptor of the link.
+        What was put in its place since is not followed: for a symbolic link, it is a descriptor of the link itself.
         """
         opened = self._open
         way = []

@@ -158,7 +158,7 @@ def read_source(path: str, seconds: float | None = None) -> tuple[bytes, os.stat
 
 
 def _is_open_for_writing(fd: int) -> bool:
-    """Whether a process has a file open for writing. Only else the kernel grants a lease for reading (fcntl(2)).
+    """Whether a process has a file open for writing. Otherwise the kernel grants a lease for reading (fcntl(2)).
 
     Until `fd` is closed, the lease makes a new writer wait. One on a network, or without leases, does not tell; nor
     does a process whose /proc is of another PID namespace, such as that of a plugin in another mount namespace.
@@ -179,14 +179,14 @@ def _is_open_for_writing(fd: int) -> bool:
 def _seems_cut(content: bytes, status: os.stat_result, last: dict[str, Any]) -> bool:
     """Whether the last good policy's file was written over in place, and its last line has no end.
 
-    So is what a writer leaves that died. JSON is complete if it can be parsed.
+    So is a file whose writer died. JSON is complete if it can be parsed.
     """
     in_place = (last.get("key") or [0])[0] == status.st_ino
     return in_place and not content.endswith(b"\n") and not content.lstrip().startswith(b"{")
 
 
 def _seconds_left(status: os.stat_result) -> float:
-    """For how long a policy file can still change and keep its key.
+    """How long after a change a policy file can change again and keep its key.
 
     Some file systems have times in whole seconds, such as ext4 with inodes of 128 bytes. The kernel's clock for them
     is up to 10 ms behind.

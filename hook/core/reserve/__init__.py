@@ -21,10 +21,12 @@ SHOWN = 64
 """How many of the container's own entries one edit describes. The rest is only counted."""
 
 STEERING = ("run.oci.", "krun.", "module.wasm.image/", "org.criu.", "org.systemd.property.", "bundle", "dev.gvisor.")
-"""How annotations begin that tell a runtime to do something beside the spec (hook.core.reserve.annotations.STEER)."""
+"""The prefixes of annotations that tell a runtime to do something beside the spec
+(hook.core.reserve.annotations.STEER).
+"""
 
 OF_HOOKS = "run.oci.hooks."
-"""How those of STEERING begin that are about all hooks, also those of a node (crun.1)."""
+"""The prefix of those of STEERING that concern all hooks, also those of a node (crun.1)."""
 
 EDITS = 1000
 """How many edits of one kind a container may need: each costs time and memory, and no honest pod needs so many."""
@@ -320,7 +322,7 @@ class Outcome:
 
     `closed`: the devices that the container must not have, None without a rule with `exclusive`. `alone`: a rule whose
     `sharedProcesses` is Refuse, or "". `node_paths`: what its volumes reach (hook.core.reserve.nodepaths). `moves`:
-    whether a mount that is right goes behind others, which is no edit.
+    whether a correct mount is moved behind others, which is not an edit.
     """
 
     def __init__(self, env: "Reserved") -> None:

@@ -45,7 +45,7 @@ class Closed:
         self.nodes: dict[Number, tuple[Rule, str]] = {}
         self.patterns: list[tuple[Rule, str]] = []
         self._placed: dict[tuple[str, str], Rule] = {}
-        for rule in sorted(rules, key=lambda rule: not rule.deny):  # of two that name a device, one that refuses counts
+        for rule in sorted(rules, key=lambda rule: not rule.deny):  # rules that refuse come first
             for pattern in rule.raw_lists.get(EXCLUSIVE, []):
                 if pattern.startswith("/"):
                     self.patterns.append((rule, pattern))

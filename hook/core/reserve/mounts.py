@@ -56,7 +56,7 @@ def _compare(
             other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
-    there = container.start.mounts  # of NRI only the destinations are decoded, until one is looked at
+    there = container.start.mounts  # of NRI's mounts, only the destinations are decoded until one is needed
     paths = cleaned(getattr(there, "destinations", None) or [str(mount["destination"]) for mount in there])
     placed: dict[str, OciMount | None] = {}
     for path, (_, mount, origin) in wanted.items():

@@ -18,7 +18,7 @@ OWN = "reassert"
 def in_memory(pods: str) -> str:
     """Has a directory for each pod with emptyDirs in memory, by the pod's UID. /run is empty after a reboot.
 
-    `pods`: kubelet's directory of pods. Those of another `kubelet.root` are no pods that are gone.
+    `pods`: kubelet's directory of pods. Pods of another `kubelet.root` do not count as gone.
     """
     return f"/run/reassert/volumes/{pods.strip('/').replace('/', '-')}"
 

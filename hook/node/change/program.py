@@ -130,7 +130,7 @@ def _seed_text() -> bytes:
     return source.read_bytes()
 
 
-# -- where it lies, and whether another one does
+# -- where it is, and whether there is another one
 
 
 def locate(prefix: str = "") -> None:
@@ -188,7 +188,7 @@ def refuse_another(record: Record, installs: bool) -> None:
     `installs`: raise NodeError too where a package is installed and this program is not its own.
     """
     wired = called(record)
-    if wired and not is_there(wired):  # it is gone, so this program takes its place
+    if wired and not is_there(wired):  # it was removed, so this program replaces it
         wired = ""
     if wired and wired != path_in_use():
         raise NodeError(

@@ -37,7 +37,7 @@ class Choice:
     `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
     the node's. `unit`: whether NRI's plugin is a service of this node; else others run it. `agent`: whether a resident
     agent is wanted. `front`: absolute path of front, as it lasts over upgrades; "" where there is to be no agent.
-    `metrics`: the agent's options for metrics; None: no install was ever told any.
+    `metrics`: the agent's options for metrics; None: no install had any.
     """
 
     adapters: tuple[str, ...]
@@ -56,7 +56,7 @@ class Choice:
 
 
 BYPASSES = "a name that the engine keeps for itself: a container that asks for it bypasses reassert"
-"""The note of a handler that cannot be wired. `verify` names it, and is not the worse for it."""
+"""The note of a handler that cannot be wired. `verify` names it, and its result is not affected."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,10 @@ class Engine(ABC, Generic[Now]):
         return []
 
     def blockers(self, before: Callable[[], Now]) -> list[str]:
-        """Returns what would keep the daemon from starting again, reassert's changes aside. `before`: returns `now`."""
+        """Returns what would keep the daemon from starting again, even without reassert's changes.
+
+        `before`: returns `now`.
+        """
         return []
 
     def hints(self, now: Now) -> list[str]:
@@ -193,7 +196,10 @@ class Engine(ABC, Generic[Now]):
         return now
 
     def not_loaded(self, now: Now, loaded: Now, notes: dict[str, Any]) -> list[str]:
-        """Returns the handlers that the files wire and the running daemon has otherwise. `loaded`: as it returns it."""
+        """Returns the handlers that the files wire and that the running daemon has loaded differently.
+
+        `loaded`: as it returns it.
+        """
 
         def without_plugin(of: Now) -> list[Handler]:  # whose service may start between the two
             found = self.handlers(of, notes)

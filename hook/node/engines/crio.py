@@ -277,7 +277,7 @@ class Crio(Engine[Files]):
             raise NodeError(f"{self.title} at {address} answers /config with {status}")
         return Files(toml.parse(answer.decode(errors="replace"), f"/config of {self.title}"), {}, self._ours, {})
 
-    # -- what is to be
+    # -- the wanted settings
 
     def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns one drop-in; no existing file is edited."""

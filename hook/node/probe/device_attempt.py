@@ -149,5 +149,5 @@ def _look(way: DeviceAttempt, running: Running, closed: Closed | None) -> Tried:
         return Tried(way.name, UNTRIED, "it runs in gVisor, into whose devices only the container can look")
     found = observe.reached(running.pid, closed) if closed else []
     if not found:
-        running.environ()  # it still runs: nothing is missing because it ended
+        running.environ()  # it still runs, so nothing is missing because of its end
     return Tried(way.name, EXPOSED, "; ".join(found[:3])) if found else Tried(way.name, PROTECTED)

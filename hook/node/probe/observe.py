@@ -58,7 +58,7 @@ def in_sentry(content: Callable[[str], bytes], reserved: list[Mount]) -> list[di
     devices and inode numbers are gVisor's own. Raises NodeError, OSError.
     """
     rows = [line.split() for line in os.fsdecode(content("/proc/mounts")).splitlines()]
-    there = {row[1]: row[3].split(",") for row in rows}  # of two at one path, the last is on top
+    there = {row[1]: row[3].split(",") for row in rows}  # if two mounts are at one path, the last is on top
     ours: list[dict[str, object]] = []
     foreign: list[dict[str, object]] = []
     for mount in sorted(reserved, key=lambda mount: mount.destination.count("/")):

@@ -142,7 +142,7 @@ def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str
 
 
 def both_ways(attempt: Attempt, handler: Handler) -> Finding:
-    """The worse of two findings, of starts that the agent answers and of starts that it does not."""
+    """The worse of two findings: of starts that the agent answers, and of starts that it does not answer."""
     since = timestamp(time.time_ns())
     first = attempt.finding(handler)
     if not {RUNTIME, HOOK} & set(handler.wired):
@@ -154,7 +154,7 @@ def both_ways(attempt: Attempt, handler: Handler) -> Finding:
         second = attempt.finding(handler)
     finally:
         marks.cold = False
-    if reasons:  # what was meant to be warm was not
+    if reasons:  # a start that should have been warm was cold
         saw = f"no start was warm: {', '.join(reasons)}; see `reassert node status`"
         fault = "" if BY_DESIGN.issuperset(reasons) else saw
         return replace(first, saw=[*first.saw, saw], ways={WARM: UNTRIED, COLD: second.result}, never_warm=fault)
@@ -180,7 +180,7 @@ def _why_none_was_warm(since: str) -> list[str]:
 
 @dataclass
 class Seen:
-    """What was seen of a container and, where something else ended it, of the next ones of the same kind.
+    """What was seen of a container and, if something else ended it, of the next ones of the same kind.
 
     `decided`: the plan for its first process. `executed`: what is wrong in an executed process, or why that is not
     known. `asked`: what a process got whose caller set reserved env. None: not looked at yet.
@@ -197,7 +197,7 @@ class Seen:
         return wrong or [str(reason) for reason in (decided.denials + decided.errors if decided else ())]
 
     def leave(self, reason: str, env: bool) -> None:
-        """What was not seen will not be seen any more. `env`: whether the caller of an exec was to set env."""
+        """Nothing else will be seen of it. `env`: whether the caller of an exec was to set env."""
         if self.executed is None:
             self.executed = reason
         elif env and self.executed == [] and self.asked is None:
@@ -258,7 +258,10 @@ class Attempt:
         return replace(finding, result=result, saw=[*saw, *finding.saw, *held], asked=(*finding.asked, *tried))
 
     def _hostile(self, handler: Handler) -> Finding:
-        """Starts a container with every override; if it is refused, one without those that are always refused."""
+        """Starts a container with all overrides.
+
+        If it is refused, starts a second one without those that a correct node always refuses.
+        """
         progress(f"handler {handler.name}: starting a hostile container")
         first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):

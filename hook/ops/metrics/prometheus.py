@@ -124,7 +124,7 @@ class Metrics(NoMetrics):
         self.forget()
 
     def without_plugin(self) -> None:
-        """Leave out what only the NRI plugin sets: a plugin that is not there is not one without a connection."""
+        """Leave out what only the NRI plugin sets: a missing plugin must not look like one without a connection."""
         for name in _OF_PLUGIN:
             self.registry.unregister(self.metrics[name])
 
@@ -149,7 +149,7 @@ class Metrics(NoMetrics):
         self._last = ()
 
     def set_all(self, metric: str, values: Mapping[str, float] | Mapping[tuple[str, str], float]) -> None:
-        """Set a gauge with labels, by their values: one, or a tuple. Others are forgotten."""
+        """Set a gauge with labels, by the values of its labels: one value, or a tuple. Others are forgotten."""
         self.metrics[metric].clear()
         for label, value in values.items():
             self.metrics[metric].labels(*(label if isinstance(label, tuple) else (label,))).set(value)

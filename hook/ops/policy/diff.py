@@ -38,7 +38,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Affected:
-    """A running container about which the policies decide differently. `entries`: on what; `problem`: why not known."""
+    """A running container about which the policies decide differently.
+
+    `entries`: what they decide differently; `problem`: why this is not known.
+    """
 
     id: str
     container: str
@@ -140,7 +143,7 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
 
 
 def compared(old: Policy, new: Policy, identity: Identity, target: Start) -> tuple[list[str], list[str]]:
-    """What two policies make differently of a container, and what the new one no longer reserves of what it got.
+    """How the results of two policies differ for a container, and what it got that the new one no longer reserves.
 
     It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
     nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
