@@ -1,6 +1,7 @@
 """The agent's connections: who has connected, and the request that each sends.
 
-The kernel says who has connected. No request can: a container that reaches the socket would write any file as root.
+The kernel says who has connected. A request cannot prove that: a container that reaches the socket would write any file
+as root.
 
 `_socket` has what `socket` has without enums, whose `|` and `&` are functions in Python.
 """
@@ -295,10 +296,7 @@ class Clients:
         return None
 
     def _answer_unproven(self, client: Client) -> None:
-        """Sends the status to a caller that has proved nothing.
-
-        What it sent stays unread, with its descriptors. Raises OSError.
-        """
+        """Sends the status to a caller without proof. What it sent stays unread. Raises OSError."""
         flags = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
         if client.connection.recv(len(protocol.STATUS) + 1, flags) == protocol.STATUS:
             self._door.answer(client.connection, self._status())

@@ -55,7 +55,7 @@ class Memory:
         return policy
 
     def _as_found(self) -> tuple[_Keys, _Keys]:
-        """Returns what makes the two files trusted: the keys of their directories, and of them. Empty on an error."""
+        """Returns what makes the two files trusted: the keys of their directories, and their own. Empty on an error."""
         try:
             return (
                 [status[:6] for status in map(os.lstat, self._directories)],  # from st_mode to st_gid

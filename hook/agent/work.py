@@ -61,10 +61,10 @@ _SECONDS = protocol.SECONDS * 0.9
 """The age of a request from which the agent changes nothing for it: front is about to start cold."""
 
 _LARGEST = 4 << 20
-"""The largest file of a container in bytes. Parsing a larger one delays other requests; a cold start does it."""
+"""The largest file of a container in bytes. Parsing a larger file would delay other requests; a cold start does it."""
 
 _ENTRIES = 10_000
-"""The most entries of one: each is looked at, and the other threads get their turn only between them. A usual
+"""The most entries of a file: each is examined, and other threads run only in between. A usual
 config.json has 1,500, most of them system calls in the seccomp profile."""
 
 _CPU = 0.02
@@ -226,7 +226,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             os.close(self._held[1])
 
     def plain(self, path: str) -> None:
-        """Raises Fallback for a path whose target depends on the process that opens it. A missing file is no reason."""
+        """Raises Fallback for a path whose target depends on the process that opens it, but not for a missing file."""
         for way in (path, path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")):
             try:
                 os.close(self._opened(way, os.O_PATH)[0])
@@ -299,7 +299,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
-        """Asks as a cold start does, and caches an answer for each container. Raises Fallback without a timely one."""
+        """Asks as a cold start does, and caches the answers by container. Raises Fallback without one in time."""
         kept = self._memory.answers
         found = kept.get((method, asked_id))
         if found is None:

@@ -134,7 +134,7 @@ class Case:
         self.policy: Policy | None = None
         self.identity: Identity | None = None
         self.audited_rules: AuditedRules | None = None
-        self.enforced: Plan | None = None  # what was decided, while `audited_rules` is made
+        self.enforced: Plan | None = None  # the decision, while `audited_rules` is computed
 
     def decide(self, identity: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
@@ -161,7 +161,7 @@ class Case:
         return decided
 
     def _attempt(self, decided: Plan, target: "Start", kinds: "frozenset[str]") -> "AuditedRules":
-        """What all rules would do, beside what was decided. Never raises."""
+        """What all rules would do, in addition to the decision. Never raises."""
         from hook.core.audited import attempt
 
         self.enforced, self.reads_node = decided, True
@@ -185,7 +185,7 @@ class Case:
     def run(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
-        """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.core.decide).
+        """Run the whole pipeline for one container. Raises only for a shortage in the agent (hook.core.decide).
 
         `read`: returns the container's identity and what it would start with. `act`: carries out the plan and verifies
         the result; not called for a container that the plan refuses.
@@ -202,7 +202,7 @@ class Case:
 
                 make(volumes, self.before_mounting, is_probe(self.adapter, self.container_id, self.identity))
             done = Done() if refused else act(decided, target)
-        except Exception as error:  # of any type: `failed` applies the failure policy
+        except Exception as error:  # an error of any type: `failed` applies the failure policy
             return self.failed(error)
         reasons = [*decided.reasons(), *done.denials]
         if reasons and not decided.audit_only():

@@ -131,4 +131,4 @@ class Caller:
             raise Refused(verdict.refusal)
 
     def count(self, options: Options, case: "Case", is_exec: bool = False) -> None:
-        """Does nothing. Is called for a container that needed nothing, and for an exec: the agent's subclass counts."""
+        """Called for a container that needed no edit, and for an exec, which the agent's subclass counts."""

@@ -217,7 +217,7 @@ def late_edits(decided: Plan) -> "list[Edit]":
 
 
 def _is_sentry(pid: int) -> bool:
-    """Whether the runtime is gVisor's: no container has chosen the command line of a process this early."""
+    """Whether the runtime is gVisor's. At this time no container controls the command line of a process yet."""
     try:
         return pid > 0 and read_file(f"/proc/{pid}/cmdline", LIMIT).startswith(b"runsc-sandbox\0")
     except OSError:  # it has ended, or is in another pid namespace
@@ -308,7 +308,8 @@ def _look(
 def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle: str) -> None:
     """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused.
 
-    `bundle`: the directory in which podman started this. It is the bundle, but for podman 4.3, which stays in its own.
+    `bundle`: the directory in which podman started this. It is the bundle, except with podman 4.3, which stays in its
+    own directory.
     """
     data = b""
     written = False
@@ -340,7 +341,7 @@ def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle
 
 
 def _check_root(spec: Spec, bundle: str) -> None:
-    """Refuse a root file system that the runtime would look for elsewhere than we do. Raises Undecided."""
+    """Refuse a root file system for which the runtime would look in another place than this hook. Raises Undecided."""
     path = spec.root.get("path")
     if not isinstance(path, str) or path.startswith("/"):
         return

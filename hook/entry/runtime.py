@@ -138,7 +138,7 @@ def absolute(path: str) -> str:
 
 
 EXEC_REFUSED = 255
-"""Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
+"""Exit status of a refused exec, as of a failed exec of runc. Any other would look like that of the process."""
 
 
 def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:

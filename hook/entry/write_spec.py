@@ -1,8 +1,8 @@
 """How the wrapper and precreate hand a container over to the createRuntime hook, in config.json. Builtins only.
 
 The wrapper and precreate can only edit config.json. For reserved mounts that proves nothing: a symbolic link of the
-image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. Nor does it for devices
-that must not be there: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
+image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. That proves nothing about
+forbidden devices either: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
 both in the container's mount namespace, restores missing mounts, refuses the container if it cannot, and writes the
 event.
 

@@ -53,11 +53,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     add_engine(showing)
     showing.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    showing.add_argument(
-        "--record",
-        action="store_true",
-        help="record which handlers are wired, for metrics and event log; print nothing",
-    )
+    showing.add_argument("--record", action="store_true", help="print nothing, and record which handlers are wired")
     showing.set_defaults(run=_status)
 
     plan = node.add_parser("plan", help="show what install would change on this node, and change nothing")

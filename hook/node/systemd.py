@@ -49,9 +49,7 @@ _remembered: dict[str, dict[str, str]] = {}
 
 @contextmanager
 def remembering(units: Sequence[str]) -> Iterator[bool]:
-    """Asks systemd about these units at once.
-
-    Inside the block, in which nothing may change them, these states are used.
+    """Asks systemd about these units at once. The block uses these states, and must not change them.
 
     Yields whether systemd answered about each: on a busy node it may not do so in time. True where there is no systemd.
     """

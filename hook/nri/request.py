@@ -1,6 +1,4 @@
-"""One call of a runtime: decided, answered, perhaps held, told.
-
-Also the events of answered calls that are not written yet.
+"""One call of a runtime: decided, answered, perhaps held, told; and the events of answered calls to be written.
 
 The runtime does not wait for an event: it is made and written after the answer. So the log never says that an edit was
 made that the runtime was not asked for.

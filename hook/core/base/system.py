@@ -293,8 +293,5 @@ def hooks_stderr(pid: "int | str") -> int:
 
 
 def discard_output() -> None:
-    """Redirect standard output to /dev/null.
-
-    Used if the standard output cannot be written: it is closed, or the disk is full.
-    """
+    """Redirect standard output to /dev/null, if it cannot be written: it is closed, or the disk is full."""
     posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)

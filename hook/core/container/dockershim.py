@@ -1,4 +1,4 @@
-"""Whose container docker starts: what kubelet, dockershim or cri-dockerd, and dockerd have written about it.
+"""Which pod's container docker starts, by what kubelet, dockershim or cri-dockerd, and dockerd have written about it.
 
 The table in hook/core/container/identity.py says who can write each of these files. Start path, loaded for containers
 of docker in a pod's cgroup; builtins only.

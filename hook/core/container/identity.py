@@ -150,7 +150,7 @@ def _engine(cgroup: str, where: str) -> str:
 
 
 def types_of(container_type: "str | None") -> "tuple[str, ...]":
-    """The types that a container may have, by its engine's own word for it."""
+    """The types that a container may have, by the engine's own name of its type."""
     if container_type == SANDBOX:
         return (SANDBOX,)
     return APP_TYPES if container_type == CONTAINER else TYPES
@@ -221,7 +221,7 @@ def _docker(spec: Spec, uid: "str | None", path: str) -> Identity:
     """A docker container. `uid`: of kubelet's cgroup `pod<uid>`, in `path`. No annotation counts (`--annotation`).
 
     A docker user can set the cgroup parent too. hook.core.container.dockershim proves whether it is a pod's container,
-    by files. Until then it is unknown: it may be a sandbox, or a user's container in that cgroup.
+    by files. Until files prove it, it is unknown: it may be a sandbox, or a user's container in that cgroup.
     """
     if uid is None:
         return Identity("", False, types=(CONTAINER,))

@@ -150,7 +150,7 @@ def _add(found: "dict[Number, str]", path: str) -> None:
 
 
 def within(path: str) -> "dict[Number, str]":
-    """The device node at a path, or the nodes below it: of what a device plugin named. Raises Unacceptable, OSError."""
+    """The device node at a path that a device plugin named, or the nodes below it. Raises Unacceptable, OSError."""
     try:
         status = status_of(path)
     except OSError as error:
@@ -163,7 +163,7 @@ def within(path: str) -> "dict[Number, str]":
 
 
 def inode(status: posix.stat_result) -> "Inode":
-    """What tells a directory from all others, by whatever path it is reached."""
+    """What identifies a directory, by any path that leads to it."""
     return status.st_dev, status.st_ino
 
 

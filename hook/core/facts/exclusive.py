@@ -132,7 +132,7 @@ def _account(devices: Devices, allocations: "list[Allocation]", names: "list[str
 
 
 def _of_mount(devices: Devices, source: str) -> "set[Number]":
-    """The devices that an allocated mount gives: the one that it is, or those that rules name and that are below it."""
+    """The devices that an allocated mount gives: itself, or the devices below it that rules name."""
     number = _number(source)
     if number:
         return {number}

@@ -95,8 +95,8 @@ def in_sentry_astray(
 ) -> list[Reason]:
     """Why a container must not start in gVisor's sentry, into which no hook can look.
 
-    There the last mount of config.json is not the one on top. The gofer resolves the links of bind mounts; the sentry
-    makes all mounts by the length of their paths, the shortest first, and resolves the links of others by then
+    In the sentry, the last mount of config.json is not the one on top. The gofer resolves the links of bind mounts; the
+    sentry makes all mounts by the length of their paths, the shortest first, and resolves the links of others by then
     (runsc/cmd/gofer.go, boot/vfs.go). So each mount is refused that a link leads to a reserved one, and each one in a
     volume, in which another process can make such a link; with `volumesAbove` only if it has one now.
 
@@ -145,7 +145,7 @@ def in_sentry_astray(
 def _in_sentry(
     written: str, place: Place | None, ours: dict[PlaceMount, Place | None], volumes: _Volumes, walks: Walks
 ) -> Reason | None:
-    """Why a mount makes it uncertain what the sentry has at a reserved path. `written`: where it is, in config.json."""
+    """Why a mount makes it uncertain what the sentry has at a reserved path. `written`: its place in config.json."""
     at, first = clean(written), next(iter(ours))
     if place is None or ".." in written.split("/"):
         return Reason(first.rule, KIND, f"it is uncertain where mount {named(written)} leads in gVisor")

@@ -171,7 +171,7 @@ def reached(
 
 
 def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
-    """Each of reassert's and the engines' paths, the device of a file system, and its path from that one's root.
+    """Each path of reassert and of the engines, the device of its file system, and its path from the root of that.
 
     Also the place of a link on the way to it, and the mount points above it: a process that can rename these detaches
     it. Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be
@@ -429,8 +429,8 @@ class View:
     def _companions(self, edit: PlaceMount, path: str, reserved: "Sequence[PlaceMount]") -> set[str]:
         """Returns the places of mounts that are allowed below an edit's mount, which is at `path`.
 
-        Other reserved ones, and what `allowBelow` lets through. The latter exactly where its path says: a link in one
-        volume could lead another over the reserved mount.
+        The other reserved mounts, and what `allowBelow` lets through. A mount that `allowBelow` lets through must be
+        exactly at its path: a link in one volume could lead another over the reserved mount.
         """
         found = {path + other[len(edit.name) :] for other in edit.companions if is_below(other, edit.name)}
         for other in reserved:

@@ -43,7 +43,7 @@ def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]", is_
         if size < 0:
             make_directory(above, 0o700)
             _make_for_all(path)
-            for each in (f"{pods}/{uid}", above, path):  # which a container with a hostPath of the pods may replace
+            for each in (f"{pods}/{uid}", above, path):  # a container with a hostPath of the pods may replace one
                 if not is_directory(posix.lstat(each)):
                     raise Undecided(f"{each} is not a directory")
             continue

@@ -1,6 +1,6 @@
 """Resolves a path inside a container component by component, on descriptors, as the container's processes will do it.
 
-openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which mounts it passed through.
+openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not report which mounts it went through.
 """
 
 import errno
@@ -130,7 +130,7 @@ class Steps:
 
 
 class Walks:
-    """All walks of one look into a container. What one of them has looked up, no other looks up again.
+    """All walks of one look into a container. No walk looks up what another one has looked up already.
 
     Every lookup is relative to an opened directory, so the answer is about the place that the node stands for, even
     where others rename what is above it.

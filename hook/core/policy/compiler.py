@@ -77,7 +77,7 @@ class Compiled:
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
             "nodePaths": dict(spec.get("nodePaths") or {}),
             "rules": len(rules),
-            # From these, `policy show` tells the entries of `trust` from a rule's own.
+            # By these, `policy show` distinguishes the entries of `trust` from a rule's own.
             "trust": {str(rule["name"]): rule["trust"] for rule in source.rules() if rule.get("trust")},
             "index": index,
             "patterns": patterns,
@@ -272,7 +272,7 @@ def _tell(before: dict[str, Any], policy: Policy, header: dict[str, Any]) -> Non
 def _lacking(compiled: Compiled, last: dict[str, Any]) -> tuple[str, list[list[Any]]]:
     """Why a new policy would refuse every container on this node, and the state of the files that it lacks.
 
-    "" if it would not, if it says that it is to take force, or if there is no other good policy. `last`: the header in
+    "" if it would not, if `onMissingFiles` is Enforce, or if there is no other good policy. `last`: the header in
     the store. What decides is `plan`, for a container that overrides nothing.
     """
     header = compiled.header

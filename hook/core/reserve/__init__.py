@@ -21,9 +21,7 @@ SHOWN = 64
 """How many of the container's own entries one edit describes. The rest is only counted."""
 
 STEERING = ("run.oci.", "krun.", "module.wasm.image/", "org.criu.", "org.systemd.property.", "bundle", "dev.gvisor.")
-"""The prefixes of annotations that tell a runtime to do something beside the spec
-(hook.core.reserve.annotations.STEER).
-"""
+"""Prefixes of annotations that tell a runtime to do more than the spec (hook.core.reserve.annotations.STEER)."""
 
 OF_HOOKS = "run.oci.hooks."
 """The prefix of those of STEERING that concern all hooks, also those of a node (crun.1)."""
@@ -135,7 +133,7 @@ class Reserved:
     """Reserved env, for every process of a container.
 
     `values`: by name, None for a name that must be absent. `absent`: patterns of names that must be absent. An exact
-    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.entry.write_spec).
+    name overrides a pattern. `create` decides it, and `exec` applies the same decision (hook.entry.write_spec).
     """
 
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
@@ -297,7 +295,7 @@ class PlaceMount(Edit):
         """Whether config.json needs no edit for this mount.
 
         `there`: the container's mounts. `paths`: their cleaned destinations. `displaced`: indexes of those to remove.
-        Only companions may come after the mount: another path could lead, by a link of the image, to a place above it.
+        Only companions may come after the mount: by a link of the image, another path could lead to a place above it.
         """
         if self.mount is None or len(displaced) != 1 or there[displaced[0]] != self.mount:
             return not displaced and self.mount is None

@@ -115,7 +115,7 @@ class Closed:
         return self._first(self.directories.get(inode, set()), path)
 
     def path(self, number: "Number") -> str:
-        """Where the node has a device, or the container; as a message quotes it."""
+        """The place of a device on the node, or else in the container, as a message quotes it."""
         return named(self.nodes[number][1]) if number in self.nodes else "a device"
 
     # -- cgroup rules
@@ -134,10 +134,10 @@ class Closed:
         """The rules without that access.
 
         Where everything is allowed first (a privileged container; crun also without any rule), each device is denied,
-        but for systemd, which has no rules that deny: everything else is allowed there.
-        Else nothing is denied: cgroup v1 cannot take one device out of a rule for many (runc refuses such a rule, crun
-        ignores it). There the rules that open one are left out, and what they give to those devices of the container
-        that it may have is one rule for each of these.
+        but for systemd, which has no rules that deny: everything else is allowed there. Else nothing is denied: cgroup
+        v1 cannot take one device out of a rule for many (runc refuses such a rule, crun ignores it). There the rules
+        that open a closed device are left out, and each device of the container that it may have gets a rule of its
+        own.
         """
         usable = self.usable(rules)
         if not usable:
@@ -249,7 +249,7 @@ class _Said:
     def opens(self, number: "Number") -> bool:
         """Whether some runtime on some cgroup version would let a container open the device.
 
-        Where nothing is allowed first, a rule that denies takes back only what a rule for the same numbers gave.
+        If nothing is allowed first, a rule that denies only withdraws what a rule for the same numbers gave.
         """
         if self.everything:
             return self.last(number, "r")[1] or self.last(number, "w")[1]

@@ -17,7 +17,7 @@ DIRECTORY = "/usr/local/sbin"
 
 
 def use_prefix(prefix: str) -> None:
-    """Makes dispatchers lie below a directory, or where they lie by default (`prefix` "")."""
+    """Places dispatchers below a directory, or in the default place (`prefix` "")."""
     global DIRECTORY  # noqa: PLW0603  # one node, one place
     DIRECTORY = f"{prefix or '/usr/local'}/sbin"
 

@@ -115,7 +115,7 @@ def path_in_use() -> str:
 
 
 def front_in_use() -> str:
-    """The path of front that a wired engine's files name, as it lasts over upgrades; "" where it was not built."""
+    """The path of front that a wired engine's files name, which stays valid after upgrades; "" if it was not built."""
     return f"{os.path.dirname(path_in_use())}/{FRONT}" if os.access(f"{_own_tree()}/{FRONT}", os.X_OK) else ""
 
 
@@ -134,7 +134,7 @@ def _seed_text() -> bytes:
 
 
 def locate(prefix: str = "") -> None:
-    """Makes program and dispatchers lie where they do on this node, or below `prefix`. Raises NodeError.
+    """Places program and dispatchers where they are on this node, or below `prefix`. Raises NodeError.
 
     A change that was interrupted before it was recorded is in its journal.
     """

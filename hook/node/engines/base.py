@@ -151,10 +151,7 @@ class Engine(ABC, Generic[Now]):
         return []
 
     def blockers(self, before: Callable[[], Now]) -> list[str]:
-        """Returns what would keep the daemon from starting again, even without reassert's changes.
-
-        `before`: returns `now`.
-        """
+        """Returns what keeps the daemon from starting again, without our changes too. `before`: returns `now`."""
         return []
 
     def hints(self, now: Now) -> list[str]:
@@ -196,10 +193,7 @@ class Engine(ABC, Generic[Now]):
         return now
 
     def not_loaded(self, now: Now, loaded: Now, notes: dict[str, Any]) -> list[str]:
-        """Returns the handlers that the files wire and that the running daemon has loaded differently.
-
-        `loaded`: as it returns it.
-        """
+        """Returns the handlers that the daemon has loaded otherwise than the files have them. `loaded`: its result."""
 
         def without_plugin(of: Now) -> list[Handler]:  # whose service may start between the two
             found = self.handlers(of, notes)

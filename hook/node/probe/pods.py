@@ -2,7 +2,7 @@
 
 No image is pulled: a test pod runs the engine's sandbox image, which every node that ever ran a pod has. Its program
 only sleeps. kubelet ends pods that the API server does not know within seconds, so a test pod can end before it is
-run_probe: then ContainerGone is raised.
+examined: then ContainerGone is raised.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ class NotStarted(NodeError):
 
 
 class ContainerGone(NodeError):
-    """Something else ended the container before it was run_probe, as kubelet ends pods that it does not know."""
+    """Something else ended the container before it was examined, as kubelet ends pods that it does not know."""
 
 
 class NotRemoved(NodeError):

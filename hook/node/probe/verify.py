@@ -183,7 +183,7 @@ class Seen:
     """What was seen of a container and, if something else ended it, of the next ones of the same kind.
 
     `decided`: the plan for its first process. `executed`: what is wrong in an executed process, or why that is not
-    known. `asked`: what a process got whose caller set reserved env. None: not looked at yet.
+    known. `asked`: what a process got when its caller set reserved env. None: not looked at yet.
     """
 
     decided: Plan | None = None
@@ -258,10 +258,7 @@ class Attempt:
         return replace(finding, result=result, saw=[*saw, *finding.saw, *held], asked=(*finding.asked, *tried))
 
     def _hostile(self, handler: Handler) -> Finding:
-        """Starts a container with all overrides.
-
-        If it is refused, starts a second one without those that a correct node always refuses.
-        """
+        """Starts a container with all overrides; if it is refused, one without those that a correct node refuses."""
         progress(f"handler {handler.name}: starting a hostile container")
         first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
@@ -286,7 +283,7 @@ class Attempt:
         return _seen(handler, seen, env, mounts)
 
     def _look(self, running: Running, seen: Seen, env: bool, mounts: bool) -> None:
-        """Looks at what was not seen yet. Raises ContainerGone, NotStarted, NodeError, OSError."""
+        """Examines what was not seen yet. Raises ContainerGone, NotStarted, NodeError, OSError."""
         if seen.decided is None:
             mounts_of_all = [mount for match in self.matches for mount in match.rule.mounts]
             reserved = [located(mount, self.starter.identity) or mount for mount in mounts_of_all if mount.volume]
@@ -309,7 +306,7 @@ class Attempt:
             seen.asked = self._exec_env(running, seen.decided)
 
     def _exec_env(self, running: Running, decided: Plan) -> Tried:
-        """What a process gets whose caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
+        """What a process gets if its caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
         try:
             left = _in_exec(running, decided, self.env(True))
         except (ContainerGone, NotStarted):

@@ -141,7 +141,7 @@ class ContainerReport:
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
     `reaches`: files of an engine or of reassert that its volumes reach, where `nodePaths` is Report. `trusts`: the
-    trust stores that it sees as they are, each with its generation.
+    trust stores that it sees undamaged, each with its generation.
     """
 
     id: str
@@ -220,7 +220,7 @@ def take(container: Running) -> Process | Exception:
 def _report(
     known: Round, judge: Judge, read: Callable[[str, int], bytes], container: Running, taken: Process | Exception
 ) -> ContainerReport | None:
-    """What is found of a container; None if it has ended. Never raises for what a container can cause."""
+    """The finding about a container; None if it has ended. Never raises for what a container can cause."""
     identity = container.identity
     try:
         if (identity is None or container.problem) and not isinstance(taken, ContainerGone):
@@ -269,10 +269,7 @@ def _judged(
 
 
 def _checked(container: Running, data: Any) -> ContainerReport:
-    """What the process that looked at a container says.
-
-    A container that took over the process can only falsify its own result.
-    """
+    """The result of the process that looked at a container. A container that took it over can only falsify this one."""
     try:
         texts = {name: str(data[name]) for name in ("because", "line")}
         differences = tuple(

@@ -34,7 +34,7 @@ SECONDS = 3 * EVERY
 
 
 class Look(NamedTuple):
-    """When it was looked, how many containers differ, how many could not be looked at, and the ids of the former."""
+    """The last look: its time, how many containers differ, how many were not seen, and the ids of the former."""
 
     when: int = 0
     drifted: int = 0

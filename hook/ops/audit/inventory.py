@@ -54,9 +54,7 @@ _ASKING_SECONDS = 10.0
 """How long the engines are asked about containers, all together: each answers within milliseconds, or none does."""
 
 _CREATING = 30.0
-"""Age in seconds from which a bundle without a process belongs to a container that runs elsewhere, and is not a new
-one.
-"""
+"""Age in seconds from which a bundle without a process is not new: its container runs elsewhere."""
 
 _CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 """The part of a cgroup's path that engines make of a container's id."""
@@ -94,12 +92,12 @@ class Running:
 
     @property
     def namespace(self) -> str:
-        """The pod's namespace, "" if it is none of a pod or unknown."""
+        """The pod's namespace, "" if the container has no pod or the pod is unknown."""
         return (self.identity.namespace if self.identity else "") or ""
 
     @property
     def pod(self) -> str:
-        """The pod's name, "" if it is none of a pod or unknown."""
+        """The pod's name, "" if the container has no pod or the pod is unknown."""
         return (self.identity.pod if self.identity else "") or ""
 
     @property
@@ -139,10 +137,7 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
 
 
 def learn_all(policy: Policy, containers: Iterable[Running], store: str = STORE) -> None:
-    """Ask the engines what a policy needs to know of these containers.
-
-    This needs rights that the processes that look at containers lack.
-    """
+    """Ask the engines what a policy needs to know of containers, with rights that the processes that look lack."""
     began = time.monotonic()
     for container in containers if policy.asks else ():
         if container.identity and time.monotonic() - began < _ASKING_SECONDS:
@@ -204,10 +199,7 @@ def _process(record: dict[str, Any]) -> tuple[int, int]:
 
 
 def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
-    """Containers of containerd that no known state directory has.
-
-    `recorded`: ids that have a record, also without a process.
-    """
+    """Containers of containerd that no known state directory has. `recorded`: ids in these, also without a process."""
     for pattern in BUNDLES:
         for bundle in sorted(glob(pattern)):
             container_id = bundle.rpartition("/")[2]
@@ -264,7 +256,7 @@ def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) ->
 
 
 def _is_first(process: Process, namespace: str, container_id: str) -> bool:
-    """Whether its parent is outside of the container, or of what this process may see."""
+    """Whether its parent is outside of the container, or invisible to this process."""
     try:
         with Process(process.parent()) as parent:
             return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
@@ -298,7 +290,7 @@ def chosen(word: str, containers: list[Running]) -> Running:
     """The container that a user means: by id, else by the beginning of an id, else by a name.
 
     A name that equals another container's id does not hide that container. A pod's sandbox is chosen only if no other
-    container matches. Raises ReassertError if it is none, or more than one.
+    container matches. Raises ReassertError if no container matches, or more than one.
     """
     exact = [container for container in containers if container.id == word]
     if exact:

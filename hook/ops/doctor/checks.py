@@ -55,10 +55,7 @@ class Check:
 
 @dataclass(frozen=True)
 class NodeState:
-    """What is read once, for all checks.
-
-    `status`: of `node status`. `audit`: None if running containers could not be listed.
-    """
+    """What is read once. `status`: of `node status`. `audit`: None if running containers could not be listed."""
 
     status: Status
     known: Round

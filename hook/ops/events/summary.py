@@ -30,7 +30,7 @@ _IDS = 200_000
 """Container ids that are kept of all workloads, to count a container with several events once."""
 
 
-# Kubernetes makes names of these characters only (apimachinery, util/rand): few words consist of them.
+# Kubernetes uses only these characters in generated names (apimachinery, util/rand): few words consist of them.
 _HASH = "[bcdfghjklmnpqrstvwxz2456789]"
 
 _SUFFIXES = (

@@ -38,10 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Affected:
-    """A running container about which the policies decide differently.
-
-    `entries`: what they decide differently; `problem`: why this is not known.
-    """
+    """A running container about which the policies decide differently. `problem`: why `entries` are not known."""
 
     id: str
     container: str
@@ -158,7 +155,7 @@ def compared(old: Policy, new: Policy, identity: Identity, target: Start) -> tup
 
 
 def _made(decided: Plan) -> dict[str, str]:
-    """What a decision would change of the container, by the name of each entry."""
+    """What a decision would change in the container, by the name of each entry."""
     if reasons := decided.reasons():
         return {"refusal": joined(reasons)}
     return {f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits}

@@ -1,9 +1,8 @@
 """Runs what parses certificates in a child without rights.
 
-Root reads the sources before that, and writes the files after it.
-
-So a certificate that exploits a flaw of the parser gets the rights of an ordinary user without capabilities, who can
-open no file for writing and start no process. What the child answers is checked like input: it is JSON of strings.
+Root reads the sources before that, and writes the files after it. So a certificate that exploits the parser gets the
+rights of an ordinary user without capabilities, who can open no file for writing and start no process. What the child
+answers is checked like input: it is JSON of strings.
 """
 
 from __future__ import annotations
@@ -37,10 +36,7 @@ _ALL_UIDS = (1 << 32) - 1
 
 
 def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Returns, through JSON, what a function returns in the child.
-
-    Raises TrustError, also for what the child raises; OSError.
-    """
+    """Returns what a function returns in the child. Raises TrustError, also for what the child raises; OSError."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
