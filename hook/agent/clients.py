@@ -210,7 +210,7 @@ class Clients:
         self._poll = poll
         self._counters = counters
         self._status = status
-        self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
+        self._silent: dict[int, Client] = {}  # connections that have sent nothing yet, by descriptor
         self._lock = threading.Lock()
         self._own = threading.local()
         self._kernel = Kernel()
@@ -252,7 +252,7 @@ class Clients:
     def _accepted(self) -> Client | None:
         try:
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # without what `accept` finds out again
-        except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
+        except OSError as error:  # no descriptor is free, for example; the connection stays in the backlog
             if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
                 self._counters.dropped(describe(error))
                 time.sleep(0.01)
@@ -285,7 +285,7 @@ class Clients:
             self._wait_for(client)
         except Malformed as error:
             self._drop(client.connection, str(error))
-        except OSError as error:  # for example where no descriptor is free, also for the status
+        except OSError as error:  # no descriptor is free, for example, also for the status
             if is_shortage(error) and not client.unproven:
                 print(f"reassert: {describe(error)}", file=sys.stderr)
                 client.unproven = ERROR

@@ -33,10 +33,10 @@ class Memory:
         self.checkpoints: FileCache[bytes] = FileCache(2)
         self.bundles: FileCache[str] = FileCache(_DECISIONS)
         self.decisions: FileCache[Reserved | None] = FileCache(_DECISIONS)
-        self.answers: dict[tuple[str, str], dict[str, str]] = {}  # of hook.core.facts.cri, by method and id
+        self.answers: dict[tuple[str, str], dict[str, str]] = {}  # answers to hook.core.facts.cri, by method and id
         self.starts = WarmStarts()
         self.options: dict[tuple[str, str], Options] = {}
-        self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
+        self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there differs between processes
         self._policy: tuple[object, Policy] | None = None
         self._last: tuple[object, Policy] | None = None
         self.compiled = store.store_path(source, directory)

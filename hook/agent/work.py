@@ -208,7 +208,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                     self.plain(path)
             return
         config = runtime.config_path(invocation)
-        if invocation.value("config"):  # crun's: the bundle, with a relative root.path, may be elsewhere
+        if invocation.value("config"):  # crun: the bundle, to which a relative root.path belongs, may be elsewhere
             self.plain(invocation.value("bundle") or ".")
         try:
             self._held = (config, *self._opened(config, os.O_RDONLY | os.O_NONBLOCK))
@@ -321,7 +321,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         except FileNotFoundError:
             self.still_waits()
             raise
-        except FileExistsError as error:  # of an earlier process with this pid
+        except FileExistsError as error:  # left by an earlier process with this pid
             raise Fallback(ERROR) from error
 
     def before_mounting(self) -> None:

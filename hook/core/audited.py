@@ -54,7 +54,7 @@ def tell(
     """
     event[MARK] = True
     for edit in event["edits"]:
-        edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
+        edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # these include the edits of a draft
     known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
     cut = (draft or {}).get("omitted") or {}  # the draft already counted what it cut from this list
     own = [e for e in audited.edits if (e.kind, e.name) not in known] if audited and "/edits" not in cut else []

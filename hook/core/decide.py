@@ -234,10 +234,10 @@ class Case:
     def failed(self, error: Exception) -> Verdict:
         """The verdict when reassert could not decide or act. `failurePolicy` says whether the container starts.
 
-        But for two kinds of errors, which Enforce mode refuses.
+        The exceptions are two kinds of errors, for which Enforce mode refuses the container.
 
-        A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
-        other, a shortage (`is_shortage`). In the agent this raises `error` for one: the agent then answers "start
+        A pod, an image or a CLI user can cause one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
+        other kind, a shortage (`is_shortage`). In the agent this raises `error` for one: the agent then answers "start
         cold", and that process has descriptors of its own.
         """
         short = is_shortage(error)
@@ -311,7 +311,7 @@ def plan_event(
     for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
         event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
         if len(items) > ENTRIES:
-            omitted = event.setdefault("omitted", {})  # a draft has its own
+            omitted = event.setdefault("omitted", {})  # a draft already has this member
             omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
     for edit in event["edits"]:
         edit["applied"] = event["applied"]

@@ -82,7 +82,7 @@ class Caller:
         self.start = {"start": "cold", "cold": cold} if cold else {"start": "cold"}
 
     def say(self, text: str, is_hook: bool = False) -> None:
-        """Writes one line to the caller's standard error. `is_hook`: to the runtime's, if the caller has none."""
+        """Writes one line to the caller's standard error. `is_hook`: a hook without one writes to the runtime's."""
         from hook.core.base.system import say
 
         say(text, is_hook)

@@ -64,7 +64,7 @@ VERBS = {
     **dict.fromkeys(_CHANGE_NOTHING.split(), ""),
     "create": _START,
     "run": _START,
-    "restore": _START,  # of a checkpoint; crun calls no hook
+    "restore": _START,  # from a checkpoint; crun calls no hook
     "exec": "env",
     "update": "device rules",  # crun and youki; runc skips them (update.go, SkipDevices)
     "init": _START,  # runc's own: it executes itself, not what the engine calls
@@ -138,7 +138,8 @@ class Invocation:
             return f"{named(self.verb)} is not a known verb of an OCI runtime"
         for option in self.options if self.verb != "exec" else ():
             given = self.arguments[option.begin : option.end]
-            # runc moves an option to the front without the `-` or `--` after it, and there it takes another word.
+            # runc moves an option to the front without the `-` or `--` after it. There it takes another word as its
+            # value.
             ends = option.end == len(self.arguments) and given[1:] in ([], ["-"])
             lacks = (ends or given[1:] == ["--"]) and given[0].lstrip("-") in (option.name, option.name[0])
             if lacks and option.name in _OPTIONS.get(self.verb, _CREATE)[0].split():

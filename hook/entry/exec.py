@@ -1,6 +1,6 @@
 """`exec` and `update` through the runtime wrapper: a running container keeps what was decided when it was created.
 
-Also why one is not restored from a checkpoint.
+Also says why a container is not restored from a checkpoint.
 
 The process of an `exec` gets the env that was decided. Device rules stay what they were: engines hand their own, stored
 linux.resources to each update (containerd and CRI-O at UpdateContainerResources), with the device rules that were there
@@ -139,7 +139,7 @@ def memory_file(data: bytes, first: int) -> str:
     """The path of a memory file with `data`, valid in this process also after execve.
 
     Its descriptor is `first` or above: runc and crun pass lower ones into the container, and close all others before
-    the container's process starts.
+    its process starts.
     """
     fd = posix.memfd_create("process.json", posix.MFD_CLOEXEC)
     write_all(fd, data)
@@ -171,11 +171,11 @@ def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: 
             continue
         value = reserved.values.get(name)
         if value is None:
-            flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
+            flags = arguments[option.begin].partition("e")[0]  # a cluster of getopt: `-te NAME=…` leaves `-t`
             left = [flags] if flags.strip("-") else []
             arguments[option.begin : option.end] = left
             first += len(left) - (option.end - option.begin) if first >= 0 else 0
-        else:  # with the given spelling of the option: runc refuses -e and --env in one command
+        else:  # in the given spelling of the option: runc refuses -e and --env in one command
             given.add(name)
             first = option.begin
             _set_value(arguments, option, f"{name}={value}")

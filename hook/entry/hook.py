@@ -49,7 +49,7 @@ class HookCaller(Caller):
         return command.split("\0")[1:-1]
 
     def is_restore(self) -> bool:
-        """Returns whether the runtime restores a checkpoint. Only its command line says so."""
+        """Returns whether the runtime restores a checkpoint. Only its command line shows this."""
         try:
             return restores(self.parents_arguments())
         except OSError:  # the runtime is in another pid namespace
@@ -194,8 +194,8 @@ def _bundle_of_crun(state: State, caller: HookCaller) -> str:
 def _late(decided: Plan, spec: Spec, created: "write_spec.Decision | None") -> "list[Reason]":
     """Why the container must not start: edits that the policy in force wants and a hook cannot make.
 
-    `created`: what create decided, by a policy that was changed since. The container must be as decided then. In all
-    else the policy in force now applies: only env names that create decided about keep their value, as in every
+    `created`: what create decided, by a policy that was changed since. The container must be as `create` decided. In
+    all else the policy in force now applies: only env names that create decided about keep their value, as in every
     container that is older than the change.
     """
     late = late_edits(decided)

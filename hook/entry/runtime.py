@@ -133,7 +133,7 @@ def config_path(invocation: Invocation) -> str:
 
 
 def absolute(path: str) -> str:
-    """The path from `/`, without a slash at its end. A relative one counts from the cwd."""
+    """The path from `/`, without a slash at its end. A relative path counts from the cwd."""
     return (path if path.startswith("/") else f"{posix.getcwd().rstrip('/')}/{path}").rstrip("/") or "/"
 
 

@@ -70,7 +70,7 @@ def correct(
         draft = line(event) if event else ""  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
         entries: Any = spec.hooks.get(STAGE) or []
-        # Without that of an earlier start of this bundle, which may have been in another place.
+        # A hook of an earlier start of this bundle is left out: the bundle may have been in another place.
         others = [other for other in entries if f"--{FLAG}" not in (other.get("args") or ())]
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     paths = [edit.name for edit in decided.mounts]

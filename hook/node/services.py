@@ -54,7 +54,7 @@ _PACKAGED = "/usr/lib/systemd/system"
 _WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target", **dict.fromkeys(TIMERS, "timers.target")}
 
 PLUGIN_IS_OURS = "unit"
-"""A key in an engine's notes. False: something else than a service of this node runs the plugin (`--no-unit`)."""
+"""A key in an engine's notes. False: no service of this node runs the plugin (`--no-unit`)."""
 
 PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
 """The note of `status` on each handler in that case."""

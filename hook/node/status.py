@@ -221,7 +221,7 @@ def handlers_in_force(engine: AnyEngine, now: object, part: OwnerRecord) -> tupl
 
 
 def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
-    """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
+    """Add which of an engine's last starts were warm, and the state of the agent, which all engines share."""
     from hook.node import agent
 
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):

@@ -32,7 +32,7 @@ _Handlers = dict[str, dict[str, int]]
 
 _Gap = list[Any]
 _GAPS = 100
-"""The most gaps that are kept, the newest."""
+"""How many gaps are kept at most: the newest."""
 
 
 def record(installed: Record, store: str = STORE) -> None:

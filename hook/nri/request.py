@@ -209,7 +209,7 @@ class PendingEvents:
                     request = self._waiting.popleft()
                     try:
                         request.tell(self._report)
-                    except Exception as error:  # no reason to disconnect from the runtime
+                    except Exception as error:  # this is no reason to disconnect from the runtime
                         self._failed(request.container, describe(error))
             finally:
                 self._writing.release()

@@ -73,7 +73,7 @@ class Violation(ReassertError):
 
 def frames(stream: int, data: bytes) -> bytes:
     """Bytes of a stream as frames, ready to be sent."""
-    if 0 < len(data) <= FRAME_LIMIT:  # as almost always
+    if 0 < len(data) <= FRAME_LIMIT:  # the usual case
         return _FRAME.pack(stream, len(data)) + data
     parts = []
     for at in range(0, len(data), FRAME_LIMIT):

@@ -157,7 +157,7 @@ class Merged(RequestedContainer):
 
 
 def edits_left(plan: Plan, container: Container) -> list[Edit]:
-    """The edits of a plan for the merged result that NRI's order and spelling do not explain."""
+    """The edits that a plan for the merged result needs, except those that only come from NRI's order and spelling."""
     return [edit for edit in plan.edits if not _holds(edit, container)]
 
 

@@ -269,7 +269,7 @@ def hooks_stderr(pid: "int | str") -> int:
     """Where a hook may write: OWN standard error, a descriptor of its runtime's, which this opens, or NONE.
 
     runc gives hooks a pipe. crun gives them /dev/null, or a file of the node that the annotation run.oci.hooks.stderr
-    names and that crun opens as root. Others pass on their own, which is the parent's too. An engine reads the
+    names and that crun opens as root. Other hooks pass on their own, which is also the parent's. An engine reads the
     runtime's, and the runtime has it open for writing. `pid`: of the process, or "self".
     """
     try:

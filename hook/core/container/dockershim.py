@@ -45,7 +45,7 @@ def prove(
     except OSError as error:
         if is_shortage(error):
             raise
-    except (ReassertError, ValueError):  # not trusted, or no JSON
+    except (ReassertError, ValueError):  # not trusted, or not JSON
         pass
     return identity
 
@@ -56,7 +56,7 @@ def _proven(identity: Identity, kubelet_root: str, pod_logs: str, sandboxes: "tu
     uid, cgroup, root, sources = identity.unproven
     container_id = _container_id(cgroup)
     made = _record(root, container_id, "hostconfig.json")
-    if made is None or made.get("VolumesFrom"):  # not docker's, or it may have the mounts of a pod's container
+    if made is None or made.get("VolumesFrom"):  # not docker's, or it may have a pod's mounts
         return identity
     logs = f"{kubelet_root}/pods/{uid}/containers/"
     files = [source[len(logs) :].split("/") for source in sources if source.startswith(logs)]

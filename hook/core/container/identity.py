@@ -49,7 +49,7 @@ _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN
 
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
 _CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations
-_MANAGER = "io.container.manager"  # libpod's and CRI-O's; libpod does not overwrite an image's or a user's
+_MANAGER = "io.container.manager"  # libpod and CRI-O write it; libpod does not overwrite one of an image or a user
 _KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet/types/labels.go
 
 
@@ -136,7 +136,7 @@ def _engine(cgroup: str, where: str) -> str:
     if len(parts) == 3 and "/" not in cgroup:
         return _CGROUP_PREFIXES.get(parts[1], "")
     name, _, number = cgroup.rpartition("/")[2].rpartition("-")
-    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, whatever the user's parent is
+    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, below any parent that a user names
         if name == "crio":
             return CRIO
         if name in ("libpod", "libpod-payload"):
@@ -192,7 +192,7 @@ def _crio(annotations: "dict[str, str]") -> Identity:
         pod=annotations.get(_KUBELET + "pod.name"),  # kubelet's label, written last
         uid=annotations.get(_KUBELET + "pod.uid"),  # kubelet's label, written last
         container=annotations.get(_KUBELET + "container.name") if app else None,  # kubelet's label, written last
-        types=types,  # CRI-O's in containers; in sandboxes the pod can set it to "container"
+        types=types,  # CRI-O writes it in containers; in sandboxes the pod can set it to "container"
         image=crio_image(annotations) if app else None,
     )
 

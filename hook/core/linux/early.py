@@ -40,7 +40,7 @@ class _Volumes:
         self.nested = self.led = ""
 
     def on(self, place: Place) -> list[Node]:
-        """Those that a path leads through, in order. The image may lack the directory of a volume."""
+        """The volumes that a path leads through, in order. The image may lack the directory of a volume."""
         missing = [node for node in place.node.upwards()[:0:-1] if node.missing]
         return [node for node in [*place.crossed, *missing] if node in self.sources]
 
@@ -81,7 +81,7 @@ def astray(
 
 
 _IN_EACH_SENTRY = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108  # of the container
-"""Where gVisor mounts something of its own if config.json does not (runsc/boot/vfs.go)."""
+"""The places at which gVisor mounts something of its own if config.json does not (runsc/boot/vfs.go)."""
 
 _GPUS = "NVIDIA_VISIBLE_DEVICES"
 
@@ -114,7 +114,7 @@ def in_sentry_astray(
     if decided.closed is not None:
         from hook.core.linux.lookdevices import image_devices
 
-        found = image_devices(rootfs, decided.closed, still_waits)  # runsc lets nodev of a read-only root go
+        found = image_devices(rootfs, decided.closed, still_waits)  # runsc drops `nodev` of a read-only root
         if found:
             return found
     if not decided.mounts:

@@ -52,9 +52,10 @@ def protect(
 ) -> list[str]:
     """Replace the read-only mounts of the policy by idmapped ones; returns why others stay as they are.
 
-    After hook.core.linux.look found them in order, with its arguments. Mounts of a device plugin, of a container with
-    its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system cannot idmap.
-    No mount stays because of something that a pod or another container causes. Raises Unacceptable, Undecided, OSError.
+    Called after hook.core.linux.look found them correct, with the same arguments. Mounts of a device plugin, of a
+    container with its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system
+    cannot idmap. No mount stays because of something that a pod or another container causes. Raises Unacceptable,
+    Undecided, OSError.
     """
     wanted = [edit for edit in reserved if edit.mount and not edit.origin and "ro" in edit.options()]
     if not wanted or not _has_the_nodes_users(pid):
@@ -78,7 +79,7 @@ def protect(
                         continue
                     try:
                         stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
-                    except PathEscapes:  # a mount is not in the table: one of the new ones, where reserved paths nest
+                    except PathEscapes:  # a new mount is not in the table, if one reserved path is in another
                         table = mount_table(pid, still_waits)
                         stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
             except PathEscapes as error:
@@ -124,7 +125,7 @@ def _is_writable(fd: int) -> bool:
 
 
 def _has_the_nodes_users(pid: int) -> bool:
-    """Whether a process is in this one's user namespace. In another one root is not the node's, and can write less."""
+    """Whether a process is in this one's user namespace. In another one, root is not the node's, and writes less."""
     return not pid or same_file(posix.stat(f"/proc/{pid}/ns/user"), posix.stat("/proc/self/ns/user"))
 
 
@@ -203,8 +204,8 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
     """Replace one mount, in its namespace; why it stays, or "". Raises PathEscapes, Unacceptable, OSError.
 
     It cannot be unmounted: crun sets options of the mounts that it made after its hooks. So it is moved to where its
-    source is in the node's tree, which pivot_root(2) takes away from the container. With it goes what came with the
-    source; other mounts on it, such as volumes that `allowBelow` lets through, are moved to the new one.
+    source is in the node's tree, which pivot_root(2) takes away from the container. The mounts that came with the
+    source go with it; others on it, such as volumes that `allowBelow` lets through, are moved to the new one.
     """
     fds: list[int] = []
     try:
@@ -232,7 +233,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             there.move_mount(mounted, parked, edit.name)
             for old, tree in trees:
                 _attach(there, view, old, tree)
-        except OSError as error:  # with failurePolicy: Ignore the container would start without the mount
+        except OSError as error:  # else failurePolicy: Ignore would start the container without the mount
             raise _not_replaced(edit, error) from None
     finally:
         view.walks.close()
@@ -269,7 +270,7 @@ def _below(
             continue
         try:
             fd = open_in_root(view.root, view.at(row))
-        except (FileNotFoundError, NotADirectoryError):  # another one hides a directory above it
+        except (FileNotFoundError, NotADirectoryError):  # another mount hides a directory above it
             continue
         fds.append(fd)
         if view.row(mount_id(fd)) is not row:

@@ -110,7 +110,7 @@ def look_at_node_paths(
         own, prefix = there.mount_of_container(table)
         places = places_of(decided, table, there.root)
         submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
-        volumes = [row.device for row in submounts if row.root == "/"]  # without the private mounts that they lie on
+        volumes = [row.device for row in submounts if row.root == "/"]  # without the private mounts below them
         mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
         mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
@@ -123,7 +123,7 @@ def look_at_node_paths(
 
 
 def _is_closed(there: Namespace, at: str, row: Row, may_close: bool) -> bool:
-    """Whether no file can be written in a mount; after this, if config.json may mean it to be read-only."""
+    """Whether no file can be written in a mount; makes it so if config.json may mean it to be read-only."""
     try:
         fd = open_in_root(there.container, at)
     except OSError as error:
@@ -199,7 +199,7 @@ def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tu
 def _ways(path: str, there: str, rest: str, table: dict[int, Row], root: int) -> "Iterator[tuple[str, str, str]]":
     """The places of `places_of` for a path: the directory `there`, which exists, and what is to be in it."""
     number, real = tree_of(there or "/", root)
-    if real != there and there:  # a link is on the way
+    if real != there and there:  # there is a link on the way
         above, _, name = there.rpartition("/")
         yield from _ways(path, above, name, table, root)
     name = f"/{rest}"
@@ -325,7 +325,7 @@ class View:
             raise MountMismatch(problem, True, row if alone else None)
         under = self.row(row.parent)
         while under.point == row.point and (under.device, under.root) == (row.device, row.root):
-            under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
+            under = self.row(under.parent)  # an earlier copy, over which `look` placed this one
         if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
             raise MountMismatch(volume_above(self.at(under), edit.name))  # the directory of a subPath can be removed
         self.ours[row.id] = edit
@@ -393,7 +393,7 @@ class View:
     def tree(self, edit: PlaceMount) -> tuple[int, str]:
         """The mount of the node that holds an edit's source, and the source's path without symbolic links.
 
-        As the container's namespace has them, which is a copy: its table has other ids for them than the node's.
+        With the ids of the container's namespace, which is a copy of the node's and has other ids.
         """
         return tree_of(edit.source(), self.there.root if self.there else -1)
 
@@ -511,7 +511,7 @@ class View:
         return f"is in the volume {at}, in which others can lead it to a reserved mount", {row.id for row in volumes}
 
     def _is_dev(self, row: Row, dev: set[tuple[str, str]], is_device: bool) -> bool:
-        """Whether a volume is the node's /dev in the container's, or a part of it in which a device was made.
+        """Whether a volume is the node's /dev at the container's /dev, or a part of it in which a device was made.
 
         Containers have these: privileged ones, and those with a hostPath such as /dev/dri.
         """

@@ -239,7 +239,7 @@ def refresh(path: str, store: str) -> str:
         replace_file(store_path(path, store), text.encode("ascii"))
     except OSError:
         return text
-    if store == STORE:  # another has a log of its own, of which nothing is known here
+    if store == STORE:  # another store has a log of its own, which is unknown here
         _tell(before, Stored(text).policy(path, [], ""), json.loads(text.partition("\n")[0]))
     return text
 
@@ -273,7 +273,7 @@ def _lacking(compiled: Compiled, last: dict[str, Any]) -> tuple[str, list[list[A
     """Why a new policy would refuse every container on this node, and the state of the files that it lacks.
 
     "" if it would not, if `onMissingFiles` is Enforce, or if there is no other good policy. `last`: the header in
-    the store. What decides is `plan`, for a container that overrides nothing.
+    the store. `plan` decides this, for a container that overrides nothing.
     """
     header = compiled.header
     if header["onMissingFiles"] == ENFORCE or not last.get("sha256") or last["sha256"] == header["sha256"]:
@@ -306,7 +306,7 @@ def _refusal(policy: Policy) -> tuple[str, list[str]]:
     facts.files.update(dict.fromkeys(facts.unreadable, ""))
     facts.absent_sources, facts.unreadable = set(), {}
     otherwise = plan(policy, Container(identity, start, facts), matches).refusal()
-    return "" if otherwise else refusal, lacks  # else the files are not the reason
+    return "" if otherwise else refusal, lacks  # otherwise the files are not the reason
 
 
 def _is_for_every_pod(rule: Rule) -> bool:

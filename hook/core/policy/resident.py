@@ -18,7 +18,7 @@ from hook.core.policy.model import HELD, Policy
 from hook.core.policy.store import NoPolicy
 
 PATIENCE = 1.0
-"""Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""
+"""Seconds for which a container waits until a changed policy is compiled. Then the previous policy applies to it."""
 
 NAMESPACES = 64
 """Namespaces whose rules are remembered: those of the latest containers."""

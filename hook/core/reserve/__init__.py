@@ -211,9 +211,7 @@ class Reserved:
         if len(self.values) <= _FEW and not self.absent:
             if isinstance(env, Strings):
                 text, mark = env.text, '"'
-                is_plain = all(
-                    map(str.isidentifier, self.values)
-                )  # else a name could begin with what is between strings
+                is_plain = all(map(str.isidentifier, self.values))  # else a name could begin with a separator
             else:
                 text, mark = "\0".join(["", *env, ""]), "\0"
                 is_plain = text.count(mark) == len(env) + 1
@@ -305,7 +303,7 @@ class PlaceMount(Edit):
         """What the container asked for that this edit overrides, or ""."""
         asked = [str(mount["destination"]) for mount in self.before]
         others = sorted({path for path in asked if self.displaces(clean(path))})[:SHOWN]
-        if not others:  # one above stays, where `volumesAbove` lets it through
+        if not others:  # a mount above stays if `volumesAbove` allows it
             return ""
         return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
@@ -331,7 +329,7 @@ class Outcome:
         self.env_matches: tuple[Entries, tuple[Entries, Places]] = (
             [],
             ([], []),
-        )  # an env, and what `search` gives for it
+        )  # an env, and the result of `search` for it
         self.mounts: list[PlaceMount] = []
         self.moves = False
         self.closed: Closed | None = None

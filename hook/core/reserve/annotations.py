@@ -118,7 +118,7 @@ def steered_by(key: str) -> str:
 def want_unsteered(
     steering: "str | tuple[str, ...]", allowed: "list[str]", annotations: "dict[str, str]", outcome: Outcome
 ) -> None:
-    """Remove each annotation that begins so, if it is neither HARMLESS nor allowed by the policy.
+    """Remove each annotation with such a prefix, if it is neither HARMLESS nor allowed by the policy.
 
     A key with `=` counts as the part before it: runc makes labels `KEY=VALUE` of annotations and then searches these.
     """

@@ -187,7 +187,7 @@ class Closed:
         return rules + [{"allow": True, **_numbers(number), "access": "rwm"} for number in single]
 
     def apply(self, target: "Start") -> None:
-        """Take everything out of `target` that must not be there."""
+        """Remove everything from `target` that must not be there."""
         target.devices = [device for device in target.devices if not self.device(device)]
         target.mounts = [mount for mount in target.mounts if not self.mount(mount)]
         target.device_rules = self.narrowed(target.device_rules)
@@ -225,7 +225,7 @@ def _numbers(number: "Number") -> "Json":
 
 
 class _Said:
-    """What cgroup rules say about devices: of all rules for one scope only the last one about a letter counts.
+    """What cgroup rules say about devices. Of all rules for one scope, only the last one for a letter counts.
 
     So the time for all devices grows with the number of rules plus that of devices. `start`: after which rule the
     exceptions begin. `everything`: whether all is allowed before them; without a rule for everything crun leaves all

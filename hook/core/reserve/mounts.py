@@ -94,7 +94,7 @@ def _compare(
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
         if not edit.in_place(paths, there, displaced):
-            moves = displaced and not edit.before  # it is that mount already, and others come after it
+            moves = displaced and not edit.before  # it is the reserved mount already, but others come after it
             outcome.moves = outcome.moves or bool(moves)
             outcome.edits += [] if moves else [edit]
 

@@ -102,7 +102,7 @@ def _sources(mount: "Json") -> "list[str]":
 
 
 def is_read_only(mount: "Json") -> bool:
-    """Whether a mount is, by its options (mount(8)); mounts below it may not be."""
+    """Whether a mount is read-only by its options (mount(8)); mounts below it may not be."""
     options = mount.get("options")
     words = [option for option in options if option in ("ro", "rro", "rw", "rrw")] if isinstance(options, list) else []
     return words[-1:] in (["ro"], ["rro"])

@@ -1,7 +1,7 @@
 """Where the emptyDir of a rule is for one pod. Loaded only for such rules; builtins only. Part of the pure decision.
 
-On disk it is in kubelet's directory of the pod, which kubelet removes with the pod. A mount there would keep kubelet
-from that, so an emptyDir in memory has a directory of reassert's (hook.core.linux.volumes makes both).
+On disk it is in kubelet's directory of the pod, which kubelet removes with the pod. A mount there would prevent that,
+so an emptyDir in memory has a directory of reassert's (hook.core.linux.volumes makes both).
 """
 
 from hook.core.policy.entries import Mount

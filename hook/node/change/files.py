@@ -138,7 +138,7 @@ def _replace(path: str, state: State) -> None:
             os.unlink(temporary)
         if (
             isinstance(error, OSError) and error.filename is None
-        ):  # write(2) reports no path, for example for a full disk
+        ):  # the error of write(2) has no path, for example on a full disk
             error.filename = path
         raise
 

@@ -108,7 +108,7 @@ class Rewiring:
         """Whether the engine must read its configuration again.
 
         It must do so even if a user has restored a file already, or all files are right: what it has loaded counts.
-        Raises NodeError if it does not tell that.
+        Raises NodeError if the engine does not report that.
         """
         return bool(self.restored) or self.references_differ() or bool(self._not_loaded(self.before))
 
@@ -189,7 +189,7 @@ class Rewiring:
         return True
 
     def _refuse_a_last_restart(self) -> None:
-        """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
+        """Checks that the engine will start again, before anything is changed. Raises NodeError."""
         if self.engine.service and systemd.is_masked(self.engine.service):
             raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
         blockers = self.engine.blockers(self.before) if self.target.adapters else []

@@ -195,7 +195,7 @@ class Engine(ABC, Generic[Now]):
     def not_loaded(self, now: Now, loaded: Now, notes: dict[str, Any]) -> list[str]:
         """Returns the handlers that the daemon has loaded otherwise than the files have them. `loaded`: its result."""
 
-        def without_plugin(of: Now) -> list[Handler]:  # whose service may start between the two
+        def without_plugin(of: Now) -> list[Handler]:  # its service may start between the two
             found = self.handlers(of, notes)
             return [replace(each, wired=tuple(name for name in each.wired if name != NRI)) for each in found]
 

@@ -204,7 +204,7 @@ class Docker(Engine[Settings]):
         return edited
 
     def _wrap(self, name: str, entry: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """A dispatcher in the place of what the entry calls; its runtimeArgs and options go on to that."""
+        """A dispatcher replaces what the entry calls, and gets its runtimeArgs and options."""
         called = _called(entry)
         if called is None:
             kind = entry.get("runtimeType") or "without a path"

@@ -161,7 +161,7 @@ def _take_devices(pid: int, closed: Closed, cgroups: list[Path]) -> tuple[Taken,
             if may:
                 found.append(f"its cgroup gives {may} access to {path} ({device_name(number)})")
         return Taken(pid, lambda: None), found
-    except Exception as error:  # of any type: the parent is told
+    except Exception as error:  # an error of any type is reported to the parent
         return str(error) or type(error).__name__
 
 

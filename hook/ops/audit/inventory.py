@@ -191,7 +191,7 @@ def _described(
 
 
 def _process(record: dict[str, Any]) -> tuple[int, int]:
-    """The first process and its start time, 0 if unknown, of runc's state.json, crun's status or runsc's."""
+    """The first process and its start time, 0 if unknown, from runc's state.json, crun's status or runsc's record."""
     sandbox = record.get("sandbox")  # runsc's
     pid = record.get("init_process_pid", sandbox.get("pid") if isinstance(sandbox, dict) else record.get("pid"))
     started = record.get("init_process_start", record.get("process-start-time"))
@@ -199,7 +199,7 @@ def _process(record: dict[str, Any]) -> tuple[int, int]:
 
 
 def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
-    """Containers of containerd that no known state directory has. `recorded`: ids in these, also without a process."""
+    """Containers of containerd without a known state directory. `recorded`: ids of records, also without a process."""
     for pattern in BUNDLES:
         for bundle in sorted(glob(pattern)):
             container_id = bundle.rpartition("/")[2]

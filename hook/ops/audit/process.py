@@ -82,7 +82,7 @@ class Process:
         return self._mounts
 
     def check(self) -> None:
-        """Raises ContainerGone unless the process is still there: it is no zombie, and it is the one that was meant."""
+        """Raises ContainerGone if the process has ended, is a zombie, or is another one than was meant."""
         state, started = self._stat()
         if state in "ZXx" or started != self.started:
             raise ContainerGone(f"process {self.pid} is gone")

@@ -49,7 +49,7 @@ class _File:
 
     def lines(self) -> Iterator[bytes]:
         """The complete lines that were appended since the last call."""
-        if os.fstat(self._fd).st_size < self.position:  # truncated, as by logrotate's copytruncate
+        if os.fstat(self._fd).st_size < self.position:  # it was truncated, as by logrotate's copytruncate
             self.position = 0
         rest, at = b"", self.position
         while chunk := os.pread(self._fd, _CHUNK, at):
@@ -143,7 +143,7 @@ class Tail:
         """Open the files that are there since the last look, in their order."""
         try:
             status = os.lstat(self._path)
-        except OSError:  # missing, or between the two steps of a rotation
+        except OSError:  # it is missing, or a rotation is between its two steps
             return
         if self._files and (status.st_dev, status.st_ino) == self._files[-1].key:
             return

@@ -110,7 +110,7 @@ class Metrics(NoMetrics):
         import prometheus_client  # 3 MB, only with --metrics
 
         self.registry = prometheus_client.CollectorRegistry()
-        self.registry.register(self)  # the first: its `collect` comes before those of what it sets
+        self.registry.register(self)  # registered first: its `collect` comes before that of the metrics that it sets
         self.metrics: dict[str, Any] = {}
         for spelled, text in _METRICS:
             kind, name, *labels = spelled.split()

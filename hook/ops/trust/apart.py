@@ -62,7 +62,7 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> NoReturn:
     try:
         os.dup2(writer, 1)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.closerange(3, 1 << 20)  # the lock of the store, and what the caller has open
+        os.closerange(3, 1 << 20)  # the lock of the store, and the caller's other descriptors
         _drop()
         try:
             answer = work()

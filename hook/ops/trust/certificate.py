@@ -22,8 +22,8 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable, printable_lines
 from hook.ops.trust import der
 
-warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
-warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # of a name: a country of three letters, say
+warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # such as a root's serial number of 0
+warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # such as a country of three letters in a name
 
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[\x01-\x20\x80-\xff]*$")
 """OpenSSL drops such bytes at a line's end, also those of 128 and more: its `char` has a sign."""
@@ -125,7 +125,7 @@ class Certificate:
 
     @property
     def ends(self) -> datetime:
-        """Until when it is valid."""
+        """The time until which it is valid."""
         return self.parsed.not_valid_after_utc
 
     @cached_property
