@@ -38,7 +38,7 @@ def add_commands(explain: argparse.ArgumentParser) -> None:
         "pod",
         nargs="?",
         metavar="POD.yaml",
-        help="a pod that need not run; each of its containers. Exit status 1: the adapters decide differently",
+        help="file with a pod, which need not run. Exit status 1: the adapters decide differently",
     )
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
