@@ -48,10 +48,10 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def commands() -> str:
     """Every command with what it does, from the parsers that print --help."""
-    return table(["command", "what it does"], list(_commands(command_line(GROUPS), "reassert")))
+    return "".join(_commands(command_line(GROUPS), "reassert"))
 
 
-def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[list[str]]:
+def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[str]:
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -64,7 +64,7 @@ def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Ite
         for action in parser._actions
         if action.help != argparse.SUPPRESS and not action.option_strings
     ]
-    yield [f"`{' '.join([name, *operands])}`", _cell(text[:1].upper() + text[1:].partition("; exit status")[0])]
+    yield f"- `{' '.join([name, *operands])}`: {text.partition('; exit status')[0]}\n"
 
 
 def _cell(text: str) -> str:
