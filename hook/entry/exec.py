@@ -267,9 +267,9 @@ def confine(spec: Spec, caller: Caller) -> None:
 
     Raises Malformed, Undecided, OSError.
 
-    The gofer's bind mount of one is writable, and `ro` a property of each of the sentry's attachments: another volume's
-    that a link leads there has none. The gofer has no device rules either: it opens device nodes of volumes and of the
-    image. So this process, which becomes the real runtime, gets mounts of its own.
+    The gofer's bind mount of a reserved source is writable. `ro` belongs to an attachment in the sentry, and a volume
+    that a link leads there has an attachment without it. The gofer has no device rules either: it opens device nodes of
+    volumes and of the image. So this process, which becomes the real runtime, gets mounts of its own.
     """
     decided = write_spec.read(spec.annotations)
     reserved: list[Any] = [

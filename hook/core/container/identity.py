@@ -212,7 +212,7 @@ def _podman() -> Identity:
     """A podman container: it has no Kubernetes namespace, also in a podman pod, and an infra container is no sandbox.
 
     An image or a user can set all of its annotations, also `io.kubernetes.cri-o.ContainerType` and `ImageName`. Rules
-    apply to an infra container too; it needs none of the env and mounts that a rule can take away.
+    apply to an infra container too, which needs no env and no mount that a rule can remove.
     """
     return Identity(PODMAN, False, types=(CONTAINER,))
 

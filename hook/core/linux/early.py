@@ -50,7 +50,7 @@ def astray(
 ) -> list[Reason]:
     """Why devices of the container must not be made. Raises Unacceptable, OSError.
 
-    Into read-only mounts no runtime makes one by a link at the end of its path, so only directories count then.
+    In read-only mounts, no runtime makes a device by a link at the end of its path, so only directories count there.
     `still_waits`: called now and then, and may raise.
     """
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -97,8 +97,8 @@ def in_sentry_astray(
 
     In the sentry, the last mount of config.json is not the one on top. The gofer resolves the links of bind mounts; the
     sentry makes all mounts by the length of their paths, the shortest first, and resolves the links of others by then
-    (runsc/cmd/gofer.go, boot/vfs.go). So each mount is refused that a link leads to a reserved one, and each one in a
-    volume, in which another process can make such a link; with `volumesAbove` only if it has one now.
+    (runsc/cmd/gofer.go, boot/vfs.go). So a mount is refused if a link leads it to a reserved one, or if it is in a
+    volume, where another process can make such a link; with `volumesAbove`, only if the volume has one now.
 
     `allocations`: the container's: runsc --nvproxy and NVIDIA's hook give the GPUs that env asks for
     (runsc/specutils/nvidia.go). Raises Unacceptable, OSError.
@@ -216,8 +216,8 @@ def _walked(walks: Walks, path: str) -> Place | None:
 def _volumes(walks: Walks, spec: Spec, ours: set[str], in_sentry: bool = False) -> _Volumes:
     """The volumes of a config.json.
 
-    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual. Nor
-    does the node's own /dev, but for gVisor.
+    A volume in another one does not count for devices in /dev: pods with such volumes and devices are usual. The node's
+    own /dev does not count either, except for gVisor.
     """
     found = _Volumes()
     for mount in spec.mounts:

@@ -448,8 +448,8 @@ class View:
     def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
         """Paths that the runtime still changes must not lead to a reserved mount, nor above one.
 
-        Devices, and directories in which it made some, must not have led into one. With a link in a volume that another
-        mount was made through, only the container's own mounts show that (hook.core.linux.early saw the image and
+        Devices, and directories in which it made some, must not have led into one. If another mount was made through a
+        link in a volume, only the container's own mounts show that (hook.core.linux.early saw the image and
         config.json).
         """
         found: list[tuple[PlaceMount, MountMismatch]] = []
@@ -496,7 +496,7 @@ class View:
     def _changeable(self, place: Place, is_device: bool) -> tuple[str, set[int]]:
         """Why a path could still lead elsewhere when the runtime goes there, or "", and the volumes that let it.
 
-        A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
+        A link of procfs leads each process elsewhere, and a file system that the node has mounted too is a volume.
         """
         if any(self.row(link.number).filesystem == "proc" for link in place.links):
             return "leads through a process's link in a proc file system", set()

@@ -133,11 +133,10 @@ class Closed:
     def narrowed(self, rules: "list[Json]") -> "list[Json]":
         """The rules without that access.
 
-        Where everything is allowed first (a privileged container; crun also without any rule), each device is denied,
-        but for systemd, which has no rules that deny: everything else is allowed there. Else nothing is denied: cgroup
-        v1 cannot take one device out of a rule for many (runc refuses such a rule, crun ignores it). There the rules
-        that open a closed device are left out, and each device of the container that it may have gets a rule of its
-        own.
+        If everything is allowed first (a privileged container; crun also without any rule), each device is denied.
+        systemd has no rules that deny: there, everything else is allowed. If not, nothing is denied: cgroup v1 cannot
+        take one device out of a rule for many (runc refuses such a rule, crun ignores it). There the rules that open a
+        closed device are left out, and each device of the container that it may have gets a rule of its own.
         """
         usable = self.usable(rules)
         if not usable:
@@ -167,9 +166,9 @@ class Closed:
         """The rules that allow what a privileged container has, without denying anything after the first one.
 
         runc gives systemd DevicePolicy=strict and no device at all where rules deny after one that allows everything:
-        `daemon-reload` then takes all devices away (libcontainer's systemdProperties). crun refuses such rules. Allowed
-        are all devices of a type, or of a driver, of which none is closed; of the other drivers those that each
-        container or this one may have.
+        `daemon-reload` then takes all devices away (libcontainer's systemdProperties). crun refuses such rules. All
+        devices of a type or driver without a closed one are allowed; of other drivers, those that every container or
+        this one may have.
         """
         closed = {(kind, major) for kind, major, _ in self.nodes}
         rules: list[Json] = [{"allow": False, "access": "rwm"}]
