@@ -159,7 +159,8 @@ GROUPS: dict[str, tuple[str, str]] = {
     "completion": ("print the completion script of a shell", "hook.ops.shell:add_completion"),
     "man": ("print the manual page of a command", "hook.ops.shell:add_man"),
 }
-"""Commands that a module of their own adds to the parser, as `module:function`. Only the module of the given command is
+"""Commands, and the function of a module that adds each to the parser, as `module:function`. Only the module of the
+given command is
 imported: a container start may wait for another command. packaging/reassert.spec freezes all of them."""
 
 IS_CORE = find_spec("hook.ops") is None

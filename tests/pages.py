@@ -48,10 +48,10 @@ def table(header: list[str], rows: list[list[str]]) -> str:
 
 def commands() -> str:
     """Every command with what it does, from the parsers that print --help."""
-    return table(["command", "what it does"], list(_commands(command_line(GROUPS), "reassert")))
+    return "".join(_commands(command_line(GROUPS), "reassert"))
 
 
-def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[list[str]]:
+def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[str]:
     nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     for action in nested:
         helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -64,7 +64,7 @@ def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Ite
         for action in parser._actions
         if action.help != argparse.SUPPRESS and not action.option_strings
     ]
-    yield [f"`{' '.join([name, *operands])}`", _cell(text[:1].upper() + text[1:])]
+    yield f"- `{' '.join([name, *operands])}`: {text.partition('; exit status')[0]}\n"
 
 
 def _cell(text: str) -> str:
@@ -77,12 +77,13 @@ def _cell(text: str) -> str:
 def metrics() -> str:
     """Every metric of the NRI plugin, from its definition."""
     made = Metrics()
-    labels = {metric._name: ", ".join(metric._labelnames) for metric in made.metrics.values()}
     rows = []
-    for family in made.registry.collect():
+    for metric in made.metrics.values():
+        (family,) = metric.describe()  # collect() leaves out gauges without a sample
         name = family.name + ("_total" if family.type == "counter" else "")
-        rows.append([f"`{name}`", family.type, labels.get(family.name, ""), family.documentation])
-    return table(["metric", "type", "labels", "meaning"], rows)
+        labels = f"{{{','.join(metric._labelnames)}}}" if metric._labelnames else ""
+        rows.append([f"`{name}{labels}`", family.type, family.documentation])
+    return table(["metric and its labels", "type", "meaning"], rows)
 
 
 # -- the policy's fields
@@ -98,8 +99,6 @@ def fields(path: str) -> str:
 def _fields(node: dict[str, Any], prefix: str) -> Iterator[list[str]]:
     for name, field in node["properties"].items():
         if field.get("properties") and name != "podSelector":
-            if "description" in field and not prefix:
-                yield [f"`{name}`", "mapping", field["description"]]
             yield from _fields(field, f"{prefix}{name}.")
         else:
             yield [f"`{prefix}{name}`", _values(field), field.get("description", "")]
@@ -138,8 +137,9 @@ def steering() -> str:
     for start, (runtimes, what) in STEER.items():
         stay = [f"`{key}`" + (f" with {' or '.join(HARMLESS[key])}" if HARMLESS[key] else "") for key in HARMLESS]
         name = f"`{start}*`" if start.endswith((".", "/")) else f"`{start}`"
-        rows.append([name, runtimes, what, ", ".join(text for text in stay if text.startswith(f"`{start}"))])
-    return table(["annotation", "read by", "what it does, and the source", "stays"], rows)
+        does = what.rpartition(" (")[0]  # without the runtime's source files
+        rows.append([name, runtimes, does, ", ".join(text for text in stay if text.startswith(f"`{start}"))])
+    return table(["annotation", "read by", "what it does", "stays"], rows)
 
 
 # -- trust
@@ -161,8 +161,8 @@ def trust_stacks() -> str:
         names = ", ".join(f"`{name}`" for name in stack.env)
         needs = f"{stack.needs} ({names})" if names else ""
         name = f"[{stack.name}]({stack.source})" + ("" if stack.default else f". Not a default: {stack.tradeoff}")
-        rows.append([f"`{stack.id}`", name, stack.alone, needs, stack.cannot, "yes" if stack.tested else ""])
-    header = ["stack", "programs", "works with the mounts alone", "needs a variable", "cannot work", "tested"]
+        rows.append([f"`{stack.id}`{'*' * stack.tested}", name, stack.alone, needs, stack.cannot])
+    header = ["stack", "programs", "works with the mounts alone", "needs a variable", "cannot work"]
     return table(header, [[_cell(cell) for cell in row] for row in rows])
 
 
@@ -170,9 +170,9 @@ def sandbox_clients() -> str:
     """What becomes of clients behind an intercepting proxy."""
     rows = []
     for client in tomllib.loads((ROOT / "tests/sandboxes/clients.toml").read_text())["client"]:
-        cells = [client["name"], client["version"], client["through"], client["own"]]
-        rows.append([_cell(cell) for cell in [*cells, "" if client.get("whole") else "yes"]])
-    return table(["client", "version", "with the example", "what of the job's own it obeys", "in CI"], rows)
+        name = f"{client['name']} {client['version']}" + "*" * (not client.get("whole"))
+        rows.append([_cell(cell) for cell in [name, client["through"], client["own"]]])
+    return table(["client", "with the example", "what of the job's own it obeys"], rows)
 
 
 # -- claims and holes
@@ -225,7 +225,7 @@ class Ledgers:
         rows = [[claim["text"], *(self._cell(claim, adapter) for adapter in ADAPTERS)] for claim in self.data["claim"]]
         every = _versions([*self.data["parameters"].values(), *self.data["fixed"].values()])
         names = ", ".join(" ".join([program, *each]) for program, each in every.items() if each)
-        legend = f"Tried are {names}. A name alone is the first of these versions, and NAME* all of them.\n\n"
+        legend = f"Tried are {names}. NAME is the first of these versions, and NAME* all of them.\n\n"
         return legend + table(["claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
 
     def _cell(self, claim: dict[str, Any], adapter: str) -> str:
@@ -236,20 +236,24 @@ class Ledgers:
         tried.sort(key=lambda name: order.index(name) if name in order else len(order))
         every, versions = _versions([*order, *self.data["fixed"].values()]), _versions(tried)
         with_ = ", ".join(_short(program, each, every[program]) for program, each in versions.items())
-        return ": ".join(part for part in (words or "yes", with_) if part)
+        return ": ".join(part for part in (words, with_) if part) or "yes"
 
     def track_record(self) -> str:
-        """Every hole, by the version that closed it, with what tries it again."""
-        closed: dict[str, list[list[str]]] = {}
+        """The holes that a release had, by the version that closed them, with what tries each again."""
+        closed: dict[str, list[str]] = {}
+        unreleased = 0
         for hole in self.holes:
             for test in hole["tests"]:
                 self._items(test)
             tried = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
-            gave = hole["gave"] + (" (fuzz)" if hole["found"] == "fuzz" else "")
-            since = "" if hole["introduced"] == hole["fixed"] else hole["introduced"]
-            closed.setdefault(hole["fixed"], []).append([gave, since, "<br>".join(f"`{each}`" for each in tried)])
-        header = ["what an attacker had", "since", "tried again by"]
-        return "\n".join(f"## Closed in {fixed}\n\n{table(header, rows)}" for fixed, rows in closed.items())
+            if hole["introduced"] == hole["fixed"]:
+                unreleased += 1
+                continue
+            since = hole["introduced"] + ", fuzz" * (hole["found"] == "fuzz")
+            lines = [f"- {hole['gave']} ({since}):", *(f"  `{each}`" for each in tried)]
+            closed.setdefault(hole["fixed"], []).extend(f"{line}\n" for line in lines)
+        rest = f"{unreleased} more were closed before a release had them ([all](../tests/track-record.toml)).\n"
+        return "\n".join([*(f"## Closed in {fixed}\n\n{''.join(each)}" for fixed, each in closed.items()), rest])
 
 
 def _short(program: str, tried: list[str], every: list[str]) -> str:

@@ -39,7 +39,7 @@ class Counters:
         self._began = time.monotonic()
 
     def answered(self, answer: str, reason: str, seconds: float) -> None:
-        """One request. `reason`: of one that is COLD."""
+        """One request. `reason`: why the answer is COLD."""
         with self._lock:
             self.count += 1
             if answer == COLD:
@@ -49,7 +49,7 @@ class Counters:
         self.metrics.answer(answer, reason, seconds)
 
     def dropped(self, reason: str) -> None:
-        """A client that no front can be."""
+        """A client that is not a front."""
         with self._lock:
             self._dropped += 1
             self._new_drops[reason] += 1

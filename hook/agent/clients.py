@@ -1,6 +1,7 @@
 """The agent's connections: who has connected, and the request that each sends.
 
-Who has connected, the kernel says. No request can: a container that reaches the socket would write any file as root.
+The kernel says who has connected. A request cannot prove that: a container that reaches the socket would write any file
+as root.
 
 `_socket` has what `socket` has without enums, whose `|` and `&` are functions in Python.
 """
@@ -60,7 +61,7 @@ class Kernel:
         """The umask of the process that connected; None unless it is provably as privileged as this one.
 
         It has this process's mount, user and pid namespace and root directory, and each capability that this process
-        has: so the agent lends no right that the caller has not. An engine's runtime has all capabilities. Raises
+        has: so the agent gives the caller no right that it lacks. An engine's runtime has all capabilities. Raises
         OSError for a shortage, for example of descriptors: then the kernel has said nothing about the process.
         """
         proc = -1
@@ -103,7 +104,7 @@ _LINES = (b"\nCapEff:\t", b"\nUmask:\t")
 def _lives(connection: _socket.socket) -> bool:
     """Whether the process that connected has not ended, so that its pid is still its own. Raises OSError.
 
-    True before Linux 6.5, which cannot say it: docs/agent.md has what that leaves.
+    True before Linux 6.5, where this cannot be known (docs/agent.md).
     """
     try:
         (fd,) = _INT.unpack(connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, _INT.size))
@@ -148,8 +149,8 @@ class Client:
 class _Door:
     """Answers callers without reading what they sent, and closes their connections in threads of its own.
 
-    With a connection goes what was sent and not read, descriptors too, and closing one of those can take for ever:
-    SO_LINGER (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
+    Closing a connection also closes the descriptors that were sent and not read, which can take for ever: SO_LINGER
+    (socket(7)), a FUSE file. So no thread that answers requests closes such a connection.
     """
 
     _THREADS = 256
@@ -209,7 +210,7 @@ class Clients:
         self._poll = poll
         self._counters = counters
         self._status = status
-        self._silent: dict[int, Client] = {}  # by descriptor: those that have sent nothing yet
+        self._silent: dict[int, Client] = {}  # connections that have sent nothing yet, by descriptor
         self._lock = threading.Lock()
         self._own = threading.local()
         self._kernel = Kernel()
@@ -251,7 +252,7 @@ class Clients:
     def _accepted(self) -> Client | None:
         try:
             fd, _ = self._listener._accept()  # type: ignore[attr-defined]  # without what `accept` finds out again
-        except OSError as error:  # for example no descriptor is free; the connection stays in the backlog
+        except OSError as error:  # no descriptor is free, for example; the connection stays in the backlog
             if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
                 self._counters.dropped(describe(error))
                 time.sleep(0.01)
@@ -284,7 +285,7 @@ class Clients:
             self._wait_for(client)
         except Malformed as error:
             self._drop(client.connection, str(error))
-        except OSError as error:  # for example where no descriptor is free, also for the status
+        except OSError as error:  # no descriptor is free, for example, also for the status
             if is_shortage(error) and not client.unproven:
                 print(f"reassert: {describe(error)}", file=sys.stderr)
                 client.unproven = ERROR
@@ -295,7 +296,7 @@ class Clients:
         return None
 
     def _answer_unproven(self, client: Client) -> None:
-        """Tells a caller without proof the status. What it sent stays unread, with its descriptors. Raises OSError."""
+        """Sends the status to a caller without proof. What it sent stays unread. Raises OSError."""
         flags = _socket.MSG_PEEK | _socket.MSG_DONTWAIT
         if client.connection.recv(len(protocol.STATUS) + 1, flags) == protocol.STATUS:
             self._door.answer(client.connection, self._status())

@@ -51,7 +51,7 @@ class FileCache(Generic[T]):
 
 
 def is_settled(changed: int) -> bool:
-    """Whether a file that was last changed at this time, in nanoseconds, gets another time by any further change."""
+    """Whether every further change gives a file another time, if its last change was at this time, in nanoseconds."""
     return time.time_ns() - changed > (SETTLED_NS if changed % _SECOND_NS else _COARSE_NS)
 
 

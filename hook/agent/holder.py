@@ -19,7 +19,7 @@ from hook.core.policy.entries import FILE
 from hook.core.policy.model import Policy
 
 MOST = 1000
-"""The most files of a policy that are kept open, and of all descriptors an eighth."""
+"""The most files of a policy that are kept open; at most an eighth of all descriptors."""
 
 _Key = tuple[int, int]
 
@@ -45,7 +45,7 @@ class Holder:
         for path in self._held.keys() - wanted:
             os.close(self._held.pop(path)[1])
         for path, flags in wanted.items():
-            with contextlib.suppress(OSError):  # it is not there, or there is no descriptor for it
+            with contextlib.suppress(OSError):  # it is missing, or no descriptor is free
                 self._keep(path, flags)
 
     def _keep(self, path: str, flags: int) -> None:
@@ -68,7 +68,7 @@ def named(policy: Policy) -> Iterator[str]:
         if not left:
             return
         path = left.pop(0)
-        with contextlib.suppress(OSError):  # a file, or it is not there
+        with contextlib.suppress(OSError):  # a file, or it is missing
             with os.scandir(path) as entries:
                 left += [entry.path for entry in islice(entries, MOST - len(left)) if not entry.is_symlink()]
             continue

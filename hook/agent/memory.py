@@ -33,10 +33,10 @@ class Memory:
         self.checkpoints: FileCache[bytes] = FileCache(2)
         self.bundles: FileCache[str] = FileCache(_DECISIONS)
         self.decisions: FileCache[Reserved | None] = FileCache(_DECISIONS)
-        self.answers: dict[tuple[str, str], dict[str, str]] = {}  # of hook.core.facts.cri, by method and id
+        self.answers: dict[tuple[str, str], dict[str, str]] = {}  # answers to hook.core.facts.cri, by method and id
         self.starts = WarmStarts()
         self.options: dict[tuple[str, str], Options] = {}
-        self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there may depend on its reader
+        self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there differs between processes
         self._policy: tuple[object, Policy] | None = None
         self._last: tuple[object, Policy] | None = None
         self.compiled = store.store_path(source, directory)
@@ -55,7 +55,7 @@ class Memory:
         return policy
 
     def _as_found(self) -> tuple[_Keys, _Keys]:
-        """Returns what makes the two files trusted: the keys of their directories, and of them. Empty on an error."""
+        """Returns what makes the two files trusted: the keys of their directories, and their own. Empty on an error."""
         try:
             return (
                 [status[:6] for status in map(os.lstat, self._directories)],  # from st_mode to st_gid

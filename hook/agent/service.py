@@ -50,8 +50,8 @@ SWITCH = 0.0005
 """Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
 
 _COLLECTED = 500
-"""Answers after which circles of objects are collected by the main thread, or fewer once no request comes. Python's own
-collections come in the middle of a request. Free memory is given back then, which is in pieces otherwise."""
+"""After so many answers the main thread collects reference cycles; after fewer ones if no request comes. Python's own
+collections come in the middle of a request. Then free memory is given back, before it is fragmented."""
 
 _TICK = 0.5
 _SWEPT = 60.0
@@ -151,7 +151,7 @@ class Agent:
         self._clients = Clients(listener, self._poll, counters, lambda: json.dumps(self.status()).encode())
         self._workers: Workers[Job] = Workers(REQUESTS, self._poll, self._clients.take, self._work, own_directories)
         self._told = 0.0
-        self._answers = self._collected = 0  # at the last look, at the last collection
+        self._answers = self._collected = 0  # the number of answers at the last look, and at the last collection
         self._policy = Resident(memory.source, memory.directory)
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._here = own_root()
@@ -176,9 +176,9 @@ class Agent:
             self._clients.expire()
             self._tell_dropped()
             policy = self._policy.get(0)  # compiles an edit in the background, so that no container start has to
-            if looked > swept and not policy.missing:  # which it is until it is compiled
+            if looked > swept and not policy.missing:  # it is missing until it is compiled
                 swept = looked + _SWEPT
-                with contextlib.suppress(OSError):  # a shortage, such as of descriptors, ends no agent
+                with contextlib.suppress(OSError):  # a shortage, such as of descriptors, must not end the agent
                     sweep(f"{policy.kubelet_root}/pods")
             if looked > held or policy.fingerprint != self._holds:
                 held, self._holds = looked + _HELD, policy.fingerprint
@@ -249,21 +249,21 @@ class Agent:
             try:
                 if time.monotonic() - client.began > protocol.SECONDS:
                     raise Fallback(LATE)
-                if job.given >= self._descriptors:  # it was the lowest free one (open(2)): soon there is none
+                if job.given >= self._descriptors:  # open(2) takes the lowest free descriptor: soon none is left
                     raise Fallback(BUSY)
                 frame = answer(self._memory, job.request, client, job.given)
             except Fallback as reason:
                 if reason.__cause__:
                     print(f"reassert: {describe(reason.__cause__)}", file=sys.stderr)
                 frame = protocol.cold(str(reason))
-            except BaseException as error:  # a cold start says what is wrong with it, if it still is
+            except BaseException as error:  # if the error stays, the cold start reports it
                 print(f"reassert: {describe(error)}", file=sys.stderr)
                 frame = protocol.cold(ERROR)
             self._answered(client, frame)
         finally:
             os.close(job.given)
         try:
-            os.chdir("/")  # a working directory in a bundle would keep it from being unmounted
+            os.chdir("/")  # in a bundle, this process would keep it from being unmounted
             return job.request.kind == protocol.RUNTIME or own_root() == self._here
         except OSError:
             return False

@@ -16,7 +16,7 @@ LAST = 20
 """The last starts that are kept of each real runtime, and as many execs."""
 
 _RUNTIMES = 32
-"""The most real runtimes of which starts or execs are kept, so that a status fits into a frame."""
+"""The most real runtimes whose starts or execs are kept, so that a status fits into a frame."""
 
 
 class WarmStarts:
@@ -27,7 +27,7 @@ class WarmStarts:
         self._last: dict[tuple[bool, str], deque[tuple[float, str]]] = {}  # the time, and a hook's container id
 
     def add(self, options: Options, case: Case, is_exec: bool) -> None:
-        """Count one that was answered just now. Probes are no starts of the node's users."""
+        """Count one that was answered just now. Probes are not counted: no user of the node started them."""
         adapter = case.adapter
         if FLAG in options.flags:  # the hook completes the work of the wrapper, which alone tells it the path
             adapter = RUNTIME if options.config else "precreate"

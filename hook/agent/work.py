@@ -61,10 +61,10 @@ _SECONDS = protocol.SECONDS * 0.9
 """The age of a request from which the agent changes nothing for it: front is about to start cold."""
 
 _LARGEST = 4 << 20
-"""The largest file of a container in bytes. Parsing a larger one delays other requests; a cold start does it."""
+"""The largest file of a container in bytes. Parsing a larger file would delay other requests; a cold start does it."""
 
 _ENTRIES = 10_000
-"""The most entries of one: each is looked at, and the other threads get their turn only between them. A usual
+"""The most entries of a file: each is examined, and other threads run only in between. A usual
 config.json has 1,500, most of them system calls in the seccomp profile."""
 
 _CPU = 0.02
@@ -104,7 +104,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._said: list[str] = []
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
-        self._replaced = ""  # path of a file that this request replaced, after it was opened as `plain` demands
+        self._replaced = ""  # path of a file that this request replaced, after `plain` had opened it
         self.start = {"start": "warm"}
 
     def said(self) -> str:
@@ -208,7 +208,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                     self.plain(path)
             return
         config = runtime.config_path(invocation)
-        if invocation.value("config"):  # crun's: the bundle, with a relative root.path, may be elsewhere
+        if invocation.value("config"):  # crun: the bundle, to which a relative root.path belongs, may be elsewhere
             self.plain(invocation.value("bundle") or ".")
         try:
             self._held = (config, *self._opened(config, os.O_RDONLY | os.O_NONBLOCK))
@@ -226,7 +226,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             os.close(self._held[1])
 
     def plain(self, path: str) -> None:
-        """Raises Fallback for a path whose target depends on the process that opens it. A missing file is no reason."""
+        """Raises Fallback for a path whose target depends on the process that opens it, but not for a missing file."""
         for way in (path, path.rpartition("/")[0] or ("/" if path.startswith("/") else ".")):
             try:
                 os.close(self._opened(way, os.O_PATH)[0])
@@ -299,7 +299,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
-        """Asks as a cold start does, and caches an answer for each container. Raises Fallback without a timely one."""
+        """Asks as a cold start does, and caches the answers by container. Raises Fallback without one in time."""
         kept = self._memory.answers
         found = kept.get((method, asked_id))
         if found is None:
@@ -321,7 +321,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         except FileNotFoundError:
             self.still_waits()
             raise
-        except FileExistsError as error:  # of an earlier process with this pid
+        except FileExistsError as error:  # left by an earlier process with this pid
             raise Fallback(ERROR) from error
 
     def before_mounting(self) -> None:
@@ -405,7 +405,7 @@ def _where(request: Request) -> list[str]:
 
 def _check_probe(text: str) -> None:
     """Raises Fallback for a probe of `node verify` that is to start cold. `text`: names the container."""
-    if not os.access(events.PROBES, os.F_OK):  # as almost always, and without the cost of an exception
+    if not os.access(events.PROBES, os.F_OK):  # the usual case, without the cost of an exception
         return
     try:
         marks = os.listdir(events.PROBES)

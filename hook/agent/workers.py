@@ -2,7 +2,7 @@
 
 Threads of Python run one at a time, so more of them only make each request slower. An idle thread takes a request
 itself, so no request waits for a second thread to wake up. Where no thread is idle, the main thread queues requests. A
-request that hangs, on a hostPath that does not answer, keeps its thread. RELIEF later another one takes those that
+request that hangs, on a hostPath that does not answer, keeps its thread. After RELIEF another thread takes those that
 wait.
 """
 
@@ -67,7 +67,7 @@ class Workers(Generic[T]):
         self.crowded = threading.Event()
 
     def start(self) -> None:
-        """Starts what is missing of the threads that are always there."""
+        """Starts the threads that are always there, as far as they are missing."""
         with self._lock:
             count = 0 if self._closed else max(0, READY - self._threads)
             self._threads += count
@@ -103,7 +103,7 @@ class Workers(Generic[T]):
                 self._start()
 
     def wait(self, seconds: float) -> None:
-        """Until all requests are done, at most so long."""
+        """Waits until all requests are done, at most so many seconds."""
         deadline = time.monotonic() + seconds
         while self._count and time.monotonic() < deadline:
             time.sleep(0.01)

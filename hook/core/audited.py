@@ -54,9 +54,9 @@ def tell(
     """
     event[MARK] = True
     for edit in event["edits"]:
-        edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # the edits of a draft are among them
+        edit["applied"] = edit["applied"] and edit.get("mode") != AUDIT  # these include the edits of a draft
     known = {(edit.get("kind"), edit.get("name")) for edit in event["edits"] if edit.get("mode") == AUDIT}
-    cut = (draft or {}).get("omitted") or {}  # of a list that a draft has cut, the rest was counted there
+    cut = (draft or {}).get("omitted") or {}  # the draft already counted what it cut from this list
     own = [e for e in audited.edits if (e.kind, e.name) not in known] if audited and "/edits" not in cut else []
     _add(event, "edits", [], [{**edit.describe(), "applied": False} for edit in own])
     for key, reasons in (("denials", audited.denials), ("errors", audited.errors)) if audited else ():
@@ -79,7 +79,7 @@ def _drafted(draft: "dict[str, Any] | None", key: str) -> "list[Any]":
 
 
 def _add(event: "dict[str, Any]", key: str, drafted: "list[Any]", own: "list[dict[str, object]]") -> None:
-    """Add entries to a list of the event: those of a draft first, since its `truncated` points to them by number."""
+    """Add entries to a list of the event. Those of a draft come first, since its `truncated` has their indices."""
     for entry in own:
         entry["mode"] = AUDIT
     entries = [*drafted, *event[key], *[entry for entry in own if entry not in drafted]]
@@ -100,7 +100,7 @@ def attempt(contain: "Callable[[list[Match]], Container]", decided: Plan, kinds:
     try:
         container = contain(matches)
         whole = plan(decided.policy, container, matches, kinds)
-    except Exception as error:  # whatever a tried rule causes, the container starts as decided
+    except Exception as error:  # an error of a tried rule does not change how the container starts
         reason = [Reason("", "", describe(error))]
         if isinstance(error, CAUSED_BY_THE_CONTAINER):
             audited.denials = reason

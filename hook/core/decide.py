@@ -134,7 +134,7 @@ class Case:
         self.policy: Policy | None = None
         self.identity: Identity | None = None
         self.audited_rules: AuditedRules | None = None
-        self.enforced: Plan | None = None  # what was decided, while `audited_rules` is made
+        self.enforced: Plan | None = None  # the decision, while `audited_rules` is computed
 
     def decide(self, identity: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
         """The plan for a container under the policy in force.
@@ -161,7 +161,7 @@ class Case:
         return decided
 
     def _attempt(self, decided: Plan, target: "Start", kinds: "frozenset[str]") -> "AuditedRules":
-        """What all rules would do, beside what was decided. Never raises."""
+        """What all rules would do, in addition to the decision. Never raises."""
         from hook.core.audited import attempt
 
         self.enforced, self.reads_node = decided, True
@@ -185,7 +185,7 @@ class Case:
     def run(
         self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
     ) -> Verdict:
-        """Run the whole pipeline for one container. Raises nothing but a shortage in the agent (hook.core.decide).
+        """Run the whole pipeline for one container. Raises only for a shortage in the agent (hook.core.decide).
 
         `read`: returns the container's identity and what it would start with. `act`: carries out the plan and verifies
         the result; not called for a container that the plan refuses.
@@ -202,7 +202,7 @@ class Case:
 
                 make(volumes, self.before_mounting, is_probe(self.adapter, self.container_id, self.identity))
             done = Done() if refused else act(decided, target)
-        except Exception as error:  # of any type: `failed` applies the failure policy
+        except Exception as error:  # an error of any type: `failed` applies the failure policy
             return self.failed(error)
         reasons = [*decided.reasons(), *done.denials]
         if reasons and not decided.audit_only():
@@ -219,7 +219,7 @@ class Case:
         other = other or self.inexact_claims or decided.node_paths or done.node_paths
         if not (made or decided.denials or decided.errors or other):
             return None
-        # Of a draft, which a later adapter completes, that adapter knows the rest itself.
+        # A later adapter completes a draft, and knows the rest itself.
         draft: dict[str, object] = {"began": self.began[0], "adapter": self.adapter, **self.start}
         event = draft if is_draft else container_event(self)
         if self.inexact_claims:
@@ -234,10 +234,10 @@ class Case:
     def failed(self, error: Exception) -> Verdict:
         """The verdict when reassert could not decide or act. `failurePolicy` says whether the container starts.
 
-        But for two kinds of errors, which Enforce mode refuses.
+        The exceptions are two kinds of errors, for which Enforce mode refuses the container.
 
-        A pod, an image or a CLI user can cause the one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
-        other, a shortage (`is_shortage`). In the agent this raises `error` for one: the agent then answers "start
+        A pod, an image or a CLI user can cause one kind (CAUSED_BY_THE_CONTAINER). Other containers can cause the
+        other kind, a shortage (`is_shortage`). In the agent this raises `error` for one: the agent then answers "start
         cold", and that process has descriptors of its own.
         """
         short = is_shortage(error)
@@ -311,7 +311,7 @@ def plan_event(
     for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
         event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
         if len(items) > ENTRIES:
-            omitted = event.setdefault("omitted", {})  # a draft has its own
+            omitted = event.setdefault("omitted", {})  # a draft already has this member
             omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
     for edit in event["edits"]:
         edit["applied"] = event["applied"]

@@ -165,7 +165,7 @@ _FORMS = [
         f"/var/lib{_PODMANS}",
     )
 ]
-"""The paths of what engines make for a container and mount in it. What is below one, a container may have made."""
+"""The paths of what engines make for a container and mount in it. A container may have made what is below one."""
 
 _KERNELS = ("proc", "sysfs", "tmpfs", "devpts", "mqueue", "cgroup", "cgroup2")
 """Types of mounts that show no file of the node."""

@@ -33,7 +33,7 @@ class Options:
 
     `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
     file that containers' hook entries execute, "" for this program, SENTRY for none. `bundle`, `config`: of a hook's
-    container, "" if the state names the bundle. `cold`: why the agent does not answer this start, in a word
+    container, "" if the state names the bundle. `cold`: the word for why the agent does not answer this start
     (docs/agent.md); "" if it was not asked.
     """
 
@@ -82,7 +82,7 @@ class Caller:
         self.start = {"start": "cold", "cold": cold} if cold else {"start": "cold"}
 
     def say(self, text: str, is_hook: bool = False) -> None:
-        """Writes one line to the caller's standard error. `is_hook`: to the runtime's, if the caller has none."""
+        """Writes one line to the caller's standard error. `is_hook`: a hook without one writes to the runtime's."""
         from hook.core.base.system import say
 
         say(text, is_hook)
@@ -131,4 +131,4 @@ class Caller:
             raise Refused(verdict.refusal)
 
     def count(self, options: Options, case: "Case", is_exec: bool = False) -> None:
-        """Does nothing. Is called for a container that needed nothing, and for an exec: the agent's subclass counts."""
+        """Called for a container that needed no edit, and for an exec, which the agent's subclass counts."""

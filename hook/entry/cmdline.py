@@ -64,7 +64,7 @@ VERBS = {
     **dict.fromkeys(_CHANGE_NOTHING.split(), ""),
     "create": _START,
     "run": _START,
-    "restore": _START,  # of a checkpoint; crun calls no hook
+    "restore": _START,  # from a checkpoint; crun calls no hook
     "exec": "env",
     "update": "device rules",  # crun and youki; runc skips them (update.go, SkipDevices)
     "init": _START,  # runc's own: it executes itself, not what the engine calls
@@ -138,7 +138,8 @@ class Invocation:
             return f"{named(self.verb)} is not a known verb of an OCI runtime"
         for option in self.options if self.verb != "exec" else ():
             given = self.arguments[option.begin : option.end]
-            # runc moves an option to the front without the `-` or `--` after it, and there it takes another word.
+            # runc moves an option to the front without the `-` or `--` after it. There it takes another word as its
+            # value.
             ends = option.end == len(self.arguments) and given[1:] in ([], ["-"])
             lacks = (ends or given[1:] == ["--"]) and given[0].lstrip("-") in (option.name, option.name[0])
             if lacks and option.name in _OPTIONS.get(self.verb, _CREATE)[0].split():
@@ -237,13 +238,13 @@ _SHORT_VALUES = {
     "r": ("resources", "root"),
     "u": ("user",),
 }
-"""Names of options by letter. Of two, the one counts that the verb has."""
+"""Names of options by letter. Of two options, the one that the verb has counts."""
 
 
 def spelled_out(
     argument: str, values: "tuple[str, ...]", flags: "tuple[str, ...]"
 ) -> "tuple[str, str, str, bool, bool]":
-    """What an option means that is not written with its long name, or not one of these.
+    """The meaning of an option that is not written with its long name, or is not one of these.
 
     Returns its long name, or the name as it is given if it is unknown; "=" if a value is attached; that value; whether
     it takes one; and whether it is certain that it does not take the next argument.
@@ -281,7 +282,7 @@ def _cluster(letters: str, values: "tuple[str, ...]") -> "tuple[str, str, str]":
     """Getopt's `-db DIR` and `-bDIR`: (name, "=" if the value is attached, that value).
 
     crun's `-t` takes what is attached to it as the name of a terminal, youki's takes nothing. So the argument after
-    `-te` is the container's id for crun and a value for youki: such an option is none that is known.
+    `-te` is the container's id for crun and a value for youki: such an option counts as unknown.
     """
     for position, letter in enumerate(letters):
         long = _long_value(letter, values)

@@ -38,7 +38,7 @@ def add_only_compile(parser: argparse.ArgumentParser) -> None:
 
 def _compile(options: argparse.Namespace) -> int:
     """Compile, and say what is in force now. A container start reads the store's new text from standard output."""
-    gc.disable()  # this process ends soon: collecting would take as long again
+    gc.disable()  # this process ends soon: garbage collection would double its time
     source = os.path.abspath(options.policy)
     text = refresh(source, options.store)
     if options.output == "store":

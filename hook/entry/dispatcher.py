@@ -83,7 +83,7 @@ def dispatcher(
     `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
     policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.entry.dispatcher.
 
-    A command line that the script does not know costs time, no more: `reassert runtime` parses it. Raises ReassertError
+    A command line that the script does not know only costs time: `reassert runtime` parses it. Raises ReassertError
     if `real` is not an executable file or is a dispatcher.
     """
     if not os.access(real, os.X_OK) or os.path.isdir(real):
@@ -152,7 +152,8 @@ def start_text(program: str) -> str:
 
 def _launch_frozen(program: str) -> str:
     # PyInstaller's bootloader would set these variables and then execute itself again, so that the dynamic linker sees
-    # them (docs/performance.md). A bootloader that does not recognise them still does so. `hook.start` undoes them.
+    # them (docs/performance.md). Other versions of the bootloader ignore them and still do so. `hook.start` undoes
+    # them.
     library = shlex.quote(os.path.dirname(program) + "/lib")  # contents_directory in packaging/reassert.spec
     return (
         f"reassert={shlex.quote(program)}\n"
@@ -162,7 +163,7 @@ def _launch_frozen(program: str) -> str:
 
 
 def stable_path(program: str) -> str:
-    """A path of a program that stays valid over upgrades: the package's symbolic link in the directory above.
+    """A path of a program that stays valid after upgrades: the package's symbolic link in the directory above.
 
     `program`: a real path. Without such a link, the result is `program` itself.
     """

@@ -1,6 +1,6 @@
 """`exec` and `update` through the runtime wrapper: a running container keeps what was decided when it was created.
 
-Also why one is not restored from a checkpoint.
+Also says why a container is not restored from a checkpoint.
 
 The process of an `exec` gets the env that was decided. Device rules stay what they were: engines hand their own, stored
 linux.resources to each update (containerd and CRI-O at UpdateContainerResources), with the device rules that were there
@@ -69,7 +69,7 @@ class ExecCaller(Caller):
 def handle(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
     """Do what a verb of a running container needs. Returns the arguments for the real runtime. Raises Refused.
 
-    What fails refuses the command. In Audit mode, it is executed unchanged.
+    An error refuses the command. In Audit mode, it is executed unchanged.
     """
     case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
     asking = caller if isinstance(caller, ExecCaller) else ExecCaller(caller.environment, caller.start.get("cold", ""))
@@ -77,7 +77,7 @@ def handle(options: Options, invocation: Invocation, caller: Caller) -> "list[st
         arguments = _ACTIONS[invocation.verb](invocation, options.real, asking)
     except Exception as error:
         refusal = Unacceptable(f"{invocation.verb}: {describe(error)}")
-        refusal.__cause__ = error  # a shortage of the node is not the container's fault, nor an agent's refusal
+        refusal.__cause__ = error  # the container did not cause a shortage, and the agent must not refuse it for one
         caller.report(options, case.failed(refusal))
         return invocation.arguments
     if invocation.verb == "exec":
@@ -138,8 +138,8 @@ def _number(text: "str | bytes | None") -> int:
 def memory_file(data: bytes, first: int) -> str:
     """The path of a memory file with `data`, valid in this process also after execve.
 
-    Its descriptor is `first` or above: runc and crun pass those below into the container, and close all others before
-    the container's process starts.
+    Its descriptor is `first` or above: runc and crun pass lower ones into the container, and close all others before
+    its process starts.
     """
     fd = posix.memfd_create("process.json", posix.MFD_CLOEXEC)
     write_all(fd, data)
@@ -171,11 +171,11 @@ def _replace_reserved(invocation: Invocation, arguments: "list[str]", reserved: 
             continue
         value = reserved.values.get(name)
         if value is None:
-            flags = arguments[option.begin].partition("e")[0]  # getopt's cluster: `-te NAME=…` leaves `-t`
+            flags = arguments[option.begin].partition("e")[0]  # a cluster of getopt: `-te NAME=…` leaves `-t`
             left = [flags] if flags.strip("-") else []
             arguments[option.begin : option.end] = left
             first += len(left) - (option.end - option.begin) if first >= 0 else 0
-        else:  # with the given spelling of the option: runc refuses -e and --env in one command
+        else:  # in the given spelling of the option: runc refuses -e and --env in one command
             given.add(name)
             first = option.begin
             _set_value(arguments, option, f"{name}={value}")
@@ -222,8 +222,8 @@ class ProcessFile:
 def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]":
     """The arguments for the real runtime, which name other resources if those have device rules.
 
-    Passed on as it is: an update without --resources, one without device rules, and one of a container about whose
-    devices nothing was decided.
+    Passed on unchanged are updates without --resources, without device rules, and of a container about whose devices
+    nothing was decided.
     """
     option = invocation.last("resources")
     if option is None or not option.value:
@@ -267,9 +267,9 @@ def confine(spec: Spec, caller: Caller) -> None:
 
     Raises Malformed, Undecided, OSError.
 
-    The gofer's bind mount of one is writable, and `ro` a property of each of the sentry's attachments: another volume's
-    that a link leads there has none. Nor has the gofer device rules: it opens device nodes of volumes and of the image.
-    So this process, which becomes the real runtime, gets mounts of its own.
+    The gofer's bind mount of a reserved source is writable. `ro` belongs to an attachment in the sentry, and a volume
+    that a link leads there has an attachment without it. The gofer has no device rules either: it opens device nodes of
+    volumes and of the image. So this process, which becomes the real runtime, gets mounts of its own.
     """
     decided = write_spec.read(spec.annotations)
     reserved: list[Any] = [

@@ -38,7 +38,7 @@ Run as an OCI hook. STAGE is one of:
 def ended(error: BaseException, arguments: "list[str]") -> int:
     """Tell the caller why a command ended: an engine gets one line, never a traceback. Returns the exit status.
 
-    `arguments`: the command and its own. Options refuses `-h` and `--help` as it refuses any unknown option.
+    `arguments`: the command and its own. The parser of options refuses `-h` and `--help` like any unknown option.
     """
     command, *own = arguments
     if not isinstance(error, Usage):

@@ -49,7 +49,7 @@ class HookCaller(Caller):
         return command.split("\0")[1:-1]
 
     def is_restore(self) -> bool:
-        """Returns whether the runtime restores a checkpoint. Only its command line says so."""
+        """Returns whether the runtime restores a checkpoint. Only its command line shows this."""
         try:
             return restores(self.parents_arguments())
         except OSError:  # the runtime is in another pid namespace
@@ -147,7 +147,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
             late = _late_in_sentry(decided, spec, states[0].bundle, case, caller)
         draft = created.draft if created else None
         if decided.audit_only():
-            if draft:  # of edits that create made: the mode was changed since
+            if draft:  # create made the edits; the mode was changed since
                 return Done(CONFIG, late, [], draft=draft)
             return Done(NOWHERE, late, [edit for edit in decided.edits if _can_mount(edit)])
         if case.audited_rules and HANDED_ON not in options.flags:
@@ -194,9 +194,9 @@ def _bundle_of_crun(state: State, caller: HookCaller) -> str:
 def _late(decided: Plan, spec: Spec, created: "write_spec.Decision | None") -> "list[Reason]":
     """Why the container must not start: edits that the policy in force wants and a hook cannot make.
 
-    `created`: what create decided, by a policy that was changed since. The container must be as decided then. The
-    policy in force now is held against it in all else: only env names that create decided about keep the value that
-    they got there, as they do in every container that is older than the change.
+    `created`: what create decided, by a policy that was changed since. The container must be as `create` decided. In
+    all else the policy in force now applies: only env names that create decided about keep their value, as in every
+    container that is older than the change.
     """
     late = late_edits(decided)
     if created is None:
@@ -217,7 +217,7 @@ def late_edits(decided: Plan) -> "list[Edit]":
 
 
 def _is_sentry(pid: int) -> bool:
-    """Whether the runtime is gVisor's: no container has chosen the command line of a process this early."""
+    """Whether the runtime is gVisor's. At this time no container controls the command line of a process yet."""
     try:
         return pid > 0 and read_file(f"/proc/{pid}/cmdline", LIMIT).startswith(b"runsc-sandbox\0")
     except OSError:  # it has ended, or is in another pid namespace
@@ -227,7 +227,7 @@ def _is_sentry(pid: int) -> bool:
 def _late_in_sentry(decided: Plan, spec: Spec, bundle: str, case: Case, caller: HookCaller) -> "list[Reason]":
     """Why the container must not start in gVisor's sentry, where a hook can neither mount nor look. Raises OSError.
 
-    An unrelated mount behind a reserved one, as NRI sorts them, is `in_sentry_astray`'s to judge.
+    `in_sentry_astray` judges an unrelated mount behind a reserved one, as NRI sorts them.
     """
     from hook.core.linux.early import in_sentry_astray
 
@@ -245,7 +245,7 @@ def too_late(edit: Edit, then: str = "the runtime wrapper (reassert runtime) or 
     what = "env" if edit.kind == "env" else f"{edit.kind}s"
     wrong = f"{edit.kind} {named(edit.name)} is not what the policy wants"
     if edit.kind == devices.KIND and edit.before_and_after()[1] is None:
-        wrong = edit.conflict()  # one that must not be there; its name alone does not say why
+        wrong = edit.conflict()  # its name alone does not say why it must not be there
     return Reason(edit.rule, edit.kind, f"{wrong}, and a hook cannot set {what}; {then}")
 
 
@@ -308,7 +308,8 @@ def _look(
 def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle: str) -> None:
     """Read config.json from stdin and write the corrected one to stdout (oci-hooks(5)). Raises Refused.
 
-    `bundle`: the directory in which podman started this. It is the bundle, but for podman 4.3, which stays in its own.
+    `bundle`: the directory in which podman started this. It is the bundle, except with podman 4.3, which stays in its
+    own directory.
     """
     data = b""
     written = False
@@ -340,7 +341,7 @@ def _precreate(options: Options, kinds: "frozenset[str]", caller: Caller, bundle
 
 
 def _check_root(spec: Spec, bundle: str) -> None:
-    """Refuse a root file system that the runtime would look for elsewhere than we do. Raises Undecided."""
+    """Refuse a root file system for which the runtime would look in another place than this hook. Raises Undecided."""
     path = spec.root.get("path")
     if not isinstance(path, str) or path.startswith("/"):
         return

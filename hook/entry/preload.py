@@ -1,4 +1,4 @@
-"""All that a container start loads only where it needs it, loaded at once.
+"""Loads at once all modules that a container start loads only when it needs them.
 
 For processes that answer many requests, from threads and under a deadline. Nothing is left to load that could fail
 then, as after an update that removed this version's files. unit/test_import_budget.py says what is missing here.
@@ -21,4 +21,4 @@ from hook.core.reserve import annotations, devices, exclusive, nodepaths, proces
 from hook.entry import cmdline, write_spec
 from hook.entry import exec as execs
 
-text.measure("")  # loads the module of sha256, which has no name of its own in all versions
+text.measure("")  # loads the module of sha256, whose name differs between versions

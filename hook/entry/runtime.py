@@ -133,12 +133,12 @@ def config_path(invocation: Invocation) -> str:
 
 
 def absolute(path: str) -> str:
-    """The path from `/`, without a slash at its end. A relative one counts from the cwd."""
+    """The path from `/`, without a slash at its end. A relative path counts from the cwd."""
     return (path if path.startswith("/") else f"{posix.getcwd().rstrip('/')}/{path}").rstrip("/") or "/"
 
 
 EXEC_REFUSED = 255
-"""Exit status of a refused exec, as of a failed exec of runc. An engine takes any other status for the process's."""
+"""Exit status of a refused exec, as of a failed exec of runc. Any other would look like that of the process."""
 
 
 def refuse(invocation: Invocation, refusal: str, caller: Caller) -> int:

@@ -1,8 +1,8 @@
 """How the wrapper and precreate hand a container over to the createRuntime hook, in config.json. Builtins only.
 
 The wrapper and precreate can only edit config.json. For reserved mounts that proves nothing: a symbolic link of the
-image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. Nor does it for devices
-that must not be there: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
+image can lead a path elsewhere, and a runtime creates devices and consoles after the mounts. That proves nothing about
+forbidden devices either: another hook can make them. So they add a createRuntime hook to config.json. The hook verifies
 both in the container's mount namespace, restores missing mounts, refuses the container if it cannot, and writes the
 event.
 
@@ -70,7 +70,7 @@ def correct(
         draft = line(event) if event else ""  # shortened: runtimes copy annotations to their state
         entry = _hook(options, ["--bundle", bundle, "--config", config] if config else [])
         entries: Any = spec.hooks.get(STAGE) or []
-        # Without that of an earlier start of this bundle, which may have been in another place.
+        # A hook of an earlier start of this bundle is left out: the bundle may have been in another place.
         others = [other for other in entries if f"--{FLAG}" not in (other.get("args") or ())]
         spec.hooks = {**spec.hooks, STAGE: [*others, entry]}
     paths = [edit.name for edit in decided.mounts]
@@ -90,7 +90,7 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> "
         and True not in [edit.can_be_written() for edit in decided.mounts]
         and not is_link(root + "/dev")
     ):
-        return []  # as almost always; the rest of the check loads ctypes
+        return []  # the usual case; the rest of the check loads ctypes
     from hook.core.linux.early import astray
 
     return astray(root, decided.mounts, spec, caller.still_waits)

@@ -111,7 +111,7 @@ def look(wanted: bool) -> Agent:
     silence, plugin, last = "", None, []
     try:
         status = ask(WHERE["socket"])
-        plugin, last = status.get("nri"), status.get("last", [])  # one of another version may say none
+        plugin, last = status.get("nri"), status.get("last", [])  # an agent of another version may not report it
     except ReassertError as error:
         silence = str(error)
     return Agent("", socket, service, version, installed, is_current, size, silence, plugin, last)

@@ -47,14 +47,13 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         metavar="ADDRESS",
-        help="have the agent serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH; '' for no more "
+        help="have the agent serve Prometheus metrics at 127.0.0.1:PORT, [::1]:PORT or unix:/PATH; '' ends it "
         "(default: as before)",
     )
     parser.add_argument(
         "--textfile",
         metavar="DIR",
-        help="have the agent write the metrics for node_exporter's textfile collector; '' for no more (default: as "
-        "before)",
+        help="have the agent write the metrics for node_exporter's textfile collector; '' ends it (default: as before)",
     )
     parser.add_argument(
         "--prefix",

@@ -53,9 +53,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     add_engine(showing)
     showing.add_argument("-o", "--output", choices=("table", "json"), default="table")
-    showing.add_argument(
-        "--record", action="store_true", help="print nothing: note for metrics and event log which handlers are wired"
-    )
+    showing.add_argument("--record", action="store_true", help="print nothing, and record which handlers are wired")
     showing.set_defaults(run=_status)
 
     plan = node.add_parser("plan", help="show what install would change on this node, and change nothing")
@@ -94,7 +92,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "names it; * and ? are wildcards; may be repeated",
     )
     verifying.add_argument(
-        "--again", action="store_true", help="verify each wired engine, and accept what its last verify was to accept"
+        "--again", action="store_true", help="verify each wired engine, with the --except of its last verify"
     )
     add_engine(verifying)
     verifying.add_argument("-o", "--output", choices=("table", "json"), default="table")

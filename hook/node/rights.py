@@ -1,6 +1,6 @@
 """Gives up what a process may do, for good. For processes that read what a container controls.
 
-The kernel's own two means: capabilities(7), and a filter of system calls (seccomp(2)). A process that has given up its
+By two means of the kernel: capabilities(7), and a filter of system calls (seccomp(2)). A process that has given up its
 rights keeps its user, root: a FUSE file system may refuse every other one. It owns the node's files, so the filter lets
 it open nothing for writing. It can read.
 """
@@ -17,10 +17,10 @@ from functools import cache
 DAC_OVERRIDE, DAC_READ_SEARCH, SYS_CHROOT, SYS_PTRACE, SYS_ADMIN = 1, 2, 18, 19, 21
 
 ENTER = (DAC_READ_SEARCH, SYS_CHROOT, SYS_PTRACE, SYS_ADMIN)
-"""What it takes to open a process's environ and mount namespace (ptrace(2)), to enter that (setns(2)), and to read."""
+"""The capabilities to open a process's environ and mount namespace (ptrace(2)), to enter it (setns(2)), and to read."""
 
 READ = (DAC_READ_SEARCH,)
-"""What it takes to read files and directories of any user, as a container has them."""
+"""The capability to read files and directories of any user in a container."""
 
 _VERSION_3 = 0x20080522
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _FILTER = 22, 38, 2
@@ -54,7 +54,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def keep(capabilities: tuple[int, ...]) -> None:
-    """Give up all other capabilities. It gains none by execve(2) any more, nor of a file. Raises OSError."""
+    """Give up all other capabilities. It gains none by execve(2) any more. Raises OSError."""
     _done(_libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))), "prctl")
     header, had = struct.pack("=Ii", _VERSION_3, 0), ctypes.create_string_buffer(24)
     _done(_libc.capget(header, had), "capget")
@@ -92,7 +92,7 @@ def filter_of(machine: str) -> bytes:
 
 
 def only_read() -> None:
-    """Keep READ, and let only system calls through that read and that write to what is open. Raises OSError.
+    """Keep READ, and let through only system calls that read, and those that write to open descriptors. Raises OSError.
 
     On an architecture that is not in _ARCHITECTURES there is no filter.
     """

@@ -22,7 +22,7 @@ from hook.core.plan import Plan
 from hook.core.reserve import PlaceMount, Reason
 
 DELETED = "//deleted"
-"""What mountinfo has behind the root of a mount whose file was removed or replaced on the node (proc(5))."""
+"""What mountinfo appends to the root of a mount whose file was removed or replaced on the node (proc(5))."""
 
 Problems = tuple[list[tuple[PlaceMount, MountMismatch]], list[Reason]]
 
@@ -44,15 +44,15 @@ class Node:
         return row.device, (row.root.rstrip("/") + path.removeprefix(row.point.rstrip("/"))) or "/"
 
     def is_stale(self, row: Row, source: str, made_from_it: Callable[[], bool]) -> bool:
-        """Whether a mount is of what a hostPath was, before it was replaced or moved, or a link to it changed.
+        """Whether a mount shows what a hostPath was before it was replaced or moved, or before a link to it changed.
 
-        `made_from_it`: whether config.json has this hostPath for the mount. Without that, only a removed file of the
-        same path is known to be one.
+        `made_from_it`: whether config.json has this hostPath for the mount. Otherwise only a removed file of the same
+        path counts as such a mount.
         """
         was = row.root.removesuffix(DELETED)
         try:
             device, root = self.origin(source)
-        except (OSError, KeyError):  # it is missing, or in a mount that came meanwhile
+        except (OSError, KeyError):  # it is missing, or in a newer mount
             return False
         if row.device != device or row.root == root:
             return False
@@ -80,7 +80,7 @@ class _View(View):
         raise MountMismatch(f"{named(self.at(row))} is not mounted {','.join(missing)}")
 
     def late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
-        """The runtime makes nothing more of any path: its mounts are in the table."""
+        """The runtime changes no path any more: its mounts are in the table."""
         return []
 
 

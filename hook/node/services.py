@@ -37,7 +37,7 @@ _COMMANDS = {
     "reassert-status.service": "node status --record",
     "reassert-verify.service": "node verify --again",
 }
-"""What the services start, behind the program."""
+"""The arguments with which the services start the program."""
 
 DROP_IN = f"/etc/systemd/system/{SERVICE}.d/nri.conf"
 """With this file the agent runs the NRI plugin. Then PLUGIN does not run: one of the two, never both."""
@@ -46,7 +46,7 @@ AGENT_IS_WANTED = "agent"
 """In an engine's notes, with the value False: no agent is wanted (`--no-agent`)."""
 
 METRICS = "metrics"
-"""In an engine's notes: the agent's options for metrics, by name. Empty if they were taken back."""
+"""In an engine's notes: the agent's options for metrics, by name. Empty if they were withdrawn."""
 
 _DIRECTORY = "/etc/systemd/system"
 _METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
@@ -54,7 +54,7 @@ _PACKAGED = "/usr/lib/systemd/system"
 _WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target", **dict.fromkeys(TIMERS, "timers.target")}
 
 PLUGIN_IS_OURS = "unit"
-"""A key in an engine's notes. False: something else than a service of this node runs the plugin (`--no-unit`)."""
+"""A key in an engine's notes. False: no service of this node runs the plugin (`--no-unit`)."""
 
 PLUGIN_NOT_SEEN = "something else runs the NRI plugin (--no-unit); its state is not known here"
 """The note of `status` on each handler in that case."""
@@ -78,7 +78,7 @@ TimeoutStartSec=infinity
 _RUN = ["/run/reassert", "/run/reassert/agent"]
 
 _LISTENING = "/run/reassert/agent/agent.sock"
-"""Made by the agent's socket unit. systemd leaves them where it has lost the unit's file."""
+"""Made by the agent's socket unit. systemd does not remove them once the unit's file is gone."""
 
 _ANSWER_SECONDS = 5.0
 
@@ -111,7 +111,7 @@ def why_cold(wanted: bool, front: str) -> str:
 
 
 def is_wanted(notes: dict[str, Any]) -> bool:
-    """What the last install was told, by an engine's notes."""
+    """The options of the last install, from an engine's notes."""
     return bool(notes.get(AGENT_IS_WANTED, True))
 
 
@@ -137,7 +137,7 @@ def metrics_of(
 
 
 def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
-    """A drop-in stays when its options are taken back: the service is restarted where the file has changed."""
+    """A drop-in stays when its options are withdrawn: the service is restarted if the file has changed."""
     if metrics is None:
         return []
     words = " ".join(f"--{name} {value}" for name, value in metrics.items())
@@ -147,7 +147,7 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
 
 
 def _units(program: str) -> list[Change]:
-    """The unit files, and what `systemctl enable` would make. A package has the files: then only that."""
+    """The unit files, and what `systemctl enable` would make. If a package has the files, only that."""
     found: list[Change] = []
     for name in dict.fromkeys((*_WANTED_BY, *_COMMANDS)):
         path = f"{_PACKAGED}/{name}"
@@ -240,9 +240,9 @@ def start(units: list[str], moved: bool, different: list[str], stale: list[str])
 def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
     """Waits until all of them are active, and the engine's plugin is connected. Raises NodeError.
 
-    `restarted`: the engine was, after their start. `artifacts`: the engine's, which with DROP_IN has the plugin. What
-    runs the plugin stays active when a runtime ends, so it may not have connected again; an engine that requires the
-    plugin refuses every container until then.
+    `restarted`: whether the engine was restarted after their start. `artifacts`: the engine's, which with DROP_IN has
+    the plugin. What runs the plugin stays active when a runtime ends, so it may not have connected again; an engine
+    that requires the plugin refuses every container until then.
     """
     if restarted and PLUGIN in units:
         systemd.run("stop", PLUGIN)
@@ -273,7 +273,7 @@ def stop(units: list[str]) -> None:
 
 
 def roll_back(units: list[str]) -> None:
-    """After the files were put back: stop all units, then start those that were there before. Raises NodeError.
+    """After the files were restored: stop all units, then start those that were there before. Raises NodeError.
 
     A socket that was there before is not stopped: requests wait in it.
     """

@@ -87,11 +87,11 @@ _UNKNOWN = {"docker": ("images", "containerTypes")}
 """The conditions of `match` that are never known of a container of an engine, whatever the node does."""
 
 _UNMET = {"podman": ("namespaces", "podSelector")}
-"""Those that are never met, since no container of the engine is a pod's."""
+"""Conditions that are never met, since no container of the engine belongs to a pod."""
 
 
 def never_known(policy: Policy, engines: Iterable[str]) -> list[Finding]:
-    """Returns a warning for each condition that no container of a wired engine can be held against.
+    """Returns a warning for each condition that is unknown for every container of a wired engine.
 
     `engines`: the names of the wired engines. containerd and CRI-O know all of them (hook.core.facts.cri).
     """

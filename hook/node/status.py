@@ -102,7 +102,7 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     elif name is None:
         found.hints += registry.other_distributions()
     runtimes = [handler.runtime for _, handler in found.rows if handler.wired]
-    for engine, handler in found.rows:  # events name the runtime, so those of two handlers with one cannot be told
+    for engine, handler in found.rows:  # events name the runtime, so those of two handlers of one runtime look the same
         if runtimes.count(handler.runtime) > 1:
             found.starts.pop((engine.name, handler.name), None)
             found.execs.pop((engine.name, handler.name), None)
@@ -136,7 +136,7 @@ def _look_at_policy(found: Status) -> None:
     engines = found.record.engines()
     why = not_enforced(found.policy, engines)
     if engines and not any({RUNTIME, HOOK, NRI} & {*found.record.parts[name].adapters} for name in engines):
-        why = "only the adapter cdi is wired, and pods ask for its devices or not"
+        why = "only the adapter cdi is wired, and pods need not ask for its devices"
     if why and found.exit_status != NOT_WIRED:
         found.remarks.insert(0, f"NOT ENFORCED: {why}")
 
@@ -221,7 +221,7 @@ def handlers_in_force(engine: AnyEngine, now: object, part: OwnerRecord) -> tupl
 
 
 def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
-    """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
+    """Add which of an engine's last starts were warm, and the state of the agent, which all engines share."""
     from hook.node import agent
 
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
@@ -246,7 +246,7 @@ def kubelet_root() -> str:
 
 
 def _named_files(old_files: Callable[[Policy], list[str]], engines: list[str]) -> tuple[list[str], list[str]]:
-    """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
+    """Returns problems and hints: of files of this node that the policy names, and of containers with old ones."""
     try:
         in_force = policy(seeded=False)
         problems, hints = problems_and_hints(in_force, engines)
@@ -295,7 +295,7 @@ def _not_a_log(status: os.stat_result) -> str:
 def out_of_date(
     engine: AnyEngine, now: object, record: Record, part: OwnerRecord, handlers: list[Handler]
 ) -> tuple[list[str], list[str]]:
-    """Returns what `node install` with the same options would put right, with what does not run; and newer settings.
+    """Returns what `node install` with the same options would correct, and what does not run; and newer settings.
 
     `handlers`: as they are in force.
     """
@@ -451,7 +451,8 @@ def as_json(found: Status) -> str:
 def cdi_support(lack: str, kubelet_root: str) -> tuple[list[str], list[str]]:
     """Returns problems and hints of an engine that gives no container CDI devices.
 
-    `lack`: why it gives none, with the remedy; "" if it does. It is a problem if kubelet has claims on this node.
+    `lack`: why the engine gives containers no CDI devices, with the remedy; "" if it does. It is a problem if kubelet
+    has claims on this node.
     """
     if not lack:
         return [], []

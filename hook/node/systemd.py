@@ -44,14 +44,14 @@ def available() -> bool:
 _SHOWN = ("ActiveState", "MainPID", "LoadState")
 
 _remembered: dict[str, dict[str, str]] = {}
-"""What `remembering` was told of units."""
+"""The states of units that `remembering` keeps."""
 
 
 @contextmanager
 def remembering(units: Sequence[str]) -> Iterator[bool]:
-    """Asks systemd about these units at once. Inside, where nothing may change them, they are as they were then.
+    """Asks systemd about these units at once. The block uses these states, and must not change them.
 
-    Yields whether systemd told of each: on a busy node it may not answer in time. True where there is no systemd.
+    Yields whether systemd answered about each: on a busy node it may not do so in time. True where there is no systemd.
     """
     _remembered.update(_show(units) if available() else {})
     try:

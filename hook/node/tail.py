@@ -19,7 +19,7 @@ def tail(path: str, size: int) -> list[dict[str, Any]]:
 
 
 def _at_once(path: str, flags: int) -> int:
-    """Waits for no writer where the log is a FIFO."""
+    """Does not wait for a writer if the log is a FIFO."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 

@@ -32,7 +32,7 @@ _Handlers = dict[str, dict[str, int]]
 
 _Gap = list[Any]
 _GAPS = 100
-"""The most gaps that are kept, the newest."""
+"""How many gaps are kept at most: the newest."""
 
 
 def record(installed: Record, store: str = STORE) -> None:
@@ -73,7 +73,7 @@ def _keep(store: str, when: int, now: _Handlers, unknown: list[str], gaps: list[
 
 
 def _seen(name: str, part: OwnerRecord) -> set[str] | None:
-    """The handlers that have every adapter of the install; None if the engine or systemd does not tell."""
+    """The handlers that have every adapter of the install; None if the engine or systemd does not answer."""
     wanted = {*part.adapters} - {CDI} - (set() if part.notes.get(PLUGIN_IS_OURS, True) else {NRI})
     try:
         engine = registry.engine(name)
@@ -95,7 +95,7 @@ def log(event: str, level: str, message: str, **more: object) -> None:
 
 
 def last_look(store: str = STORE) -> dict[tuple[str, str], float]:
-    """0 or 1 by engine and handler, of what is known; empty if the last look is older than SECONDS."""
+    """0 or 1 by engine and handler, as far as it is known; empty if the last look is older than SECONDS."""
     when, found, unknown, _ = _read(store)
     if not 0 <= time.time() - when <= SECONDS:
         return {}
@@ -116,7 +116,7 @@ def forget(store: str = STORE) -> None:
 
 
 def _read(store: str) -> tuple[int, _Handlers, list[str], list[_Gap]]:
-    """When it was looked, what was seen, the engines that did not tell, and the gaps."""
+    """The time of the last look, what was seen, the engines that did not answer, and the gaps."""
     try:
         trusted(f"{store}/{FILE}")
         when, found, unknown, *more = json.loads(Path(store, FILE).read_bytes())

@@ -1,8 +1,8 @@
 """Looks at containers in child processes, one for each, which have given up their rights (hook.node.rights).
 
 What a container controls is read by a process that can open no file for writing, start no program and reach no other
-process: what opens the container's files needs rights, what reads them does not. A container can also make a read of
-its memory or of its mounts wait for ever. Then its process is killed, and that container is reported as not looked at.
+process: only opening the container's files needs rights, not reading them. A container can also make a read of its
+memory or of its mounts wait for ever. Then its process is killed, and that container is reported as not looked at.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class _Worker:
     text: bytearray
 
     def receive(self) -> bool:
-        """Read what there is; whether there can be more."""
+        """Read what is there; returns whether more can follow."""
         try:
             data = os.read(self.results, _CHUNK)
         except BlockingIOError:

@@ -75,7 +75,7 @@ class Adjustment:
         return bytes(made.SerializeToString())
 
 
-# Encoded messages of one type, one behind the other, are the message that has the entries of all (protobuf, Encoding).
+# Concatenated encoded messages of one type are one message with the entries of all (protobuf, Encoding).
 # The policy has few different entries, so each is encoded once.
 
 
@@ -175,7 +175,7 @@ def _ask_for_mount(
 
     If NRI cannot remove mounts, each of them is replaced by the part of the reserved hostPath at the same place.
     """
-    own = str(edit.mount["destination"]) if edit.mount else ""  # of an allocated mount: as the engine spells it
+    own = str(edit.mount["destination"]) if edit.mount else ""  # for an allocated mount, in the engine's spelling
     if edit.mount:
         mounts[own] = edit.mount
     for mount in there:
@@ -184,7 +184,7 @@ def _ask_for_mount(
             continue
         if removes_mounts:
             removed.append(destination)
-        elif edit.mount and not edit.is_shared():  # else the runtime would follow a link that a container makes
+        elif edit.mount and not edit.is_shared():  # otherwise the runtime would follow a link that a container makes
             source = _part(edit.source(), clean(destination)[len(edit.name) :])
             if source:
                 mounts[destination] = {**edit.mount, "destination": destination, "source": source}

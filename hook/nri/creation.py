@@ -154,7 +154,7 @@ class Decider:
         `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
         """
         case = request.case = self._case(asked.container.id, asked.pod)
-        case.decides_audited = False  # the first event has it
+        case.decides_audited = False  # the first event says so
         reply, first = Reply(case), self.pending.held(asked.container.id)
         reply.is_repeated = True
         before = first.verdict if first else None

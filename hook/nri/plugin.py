@@ -244,7 +244,7 @@ class Plugin:
         with self._lock:
             if self._serving is request:
                 self._serving = None
-            if request in self.stuck:  # with `threads` stuck, one can be both
+            if request in self.stuck:  # if `threads` threads are stuck, one thread can be both
                 self.stuck.remove(request)
 
     def _send(self, stream: int, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""One call of a runtime: decided, answered, perhaps held, told. And the events of answered calls that are not told yet.
+"""One call of a runtime: decided, answered, perhaps held, told; and the events of answered calls to be written.
 
 The runtime does not wait for an event: it is made and written after the answer. So the log never says that an edit was
 made that the runtime was not asked for.
@@ -163,14 +163,14 @@ class PendingEvents:
         self._writing = threading.Lock()
 
     def add(self, request: Request) -> None:
-        """Let a request be told soon."""
+        """Have the event of a request written soon."""
         if len(self._waiting) < LIMIT:
             self._waiting.append(request)
         else:
             self._failed(request.container, "the event log hangs")
 
     def hold(self, request: Request) -> None:
-        """Keep a request until the runtime's question about all plugins, and let those be told that wait for another.
+        """Hold a request until the runtime's question about all plugins, and log those that wait for another question.
 
         The runtime asks about one container at a time, and not again if another plugin refused the container.
         """
@@ -184,12 +184,12 @@ class PendingEvents:
         return request.reply if request else None
 
     def take(self, container_id: str) -> Reply | None:
-        """The same, and it is held no longer."""
+        """The same, and the request is held no longer."""
         request = self._held.pop(container_id, None)
         return request.reply if request else None
 
     def release(self, age: float = 0.0) -> bool:
-        """Let requests be told that were held for `age` seconds; whether there are any."""
+        """Log the requests that were held for `age` seconds; returns whether there are any."""
         now, released = time.monotonic(), False
         for container_id, request in list(self._held.items()):
             if now - request.since >= age and self._held.pop(container_id, None) is not None:
@@ -209,7 +209,7 @@ class PendingEvents:
                     request = self._waiting.popleft()
                     try:
                         request.tell(self._report)
-                    except Exception as error:  # no reason to disconnect from the runtime
+                    except Exception as error:  # this is no reason to disconnect from the runtime
                         self._failed(request.container, describe(error))
             finally:
                 self._writing.release()

@@ -34,7 +34,7 @@ _read_device_rule = ttrpc.get("LinuxDeviceCgroup").FromString
 
 
 class Mounts(Sequence[Object]):
-    """A container's mounts. All are decoded when one of them is looked at, which few decisions do.
+    """A container's mounts. All are decoded when one of them is needed, which is so in few decisions.
 
     `destinations`: of each mount, as the container has it.
     """

@@ -38,7 +38,7 @@ STABLE_AFTER = 1.0
 COMPILE_PATIENCE = 25.0
 
 SILENCE = 5.0 + COMPILE_PATIENCE
-"""Seconds without a sign of life after which the plugin is taken for dead, in another program's watchdog."""
+"""Seconds without activity after which another program's watchdog takes the plugin for dead."""
 
 _SUN_PATH = 107
 """The longest path of a socket, in bytes (unix(7))."""
@@ -56,18 +56,18 @@ def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics]) -> int
     given = os.environ.get("NRI_PLUGIN_SOCKET", "")
     descriptor = _descriptor(given) if given else -1
     os.chdir("/")
-    sys.setswitchinterval(0.0005)  # the printing thread yields sooner; Python's default is 5 ms
+    sys.setswitchinterval(0.0005)  # so that the printing thread yields sooner; Python's default is 5 ms
     service = Service(chosen, index, Report(chosen.events, metrics_of()), Notifier())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, service.stop)
-    gc.freeze()  # what is loaded now, stays: a collection in the middle of a request takes 0.1 ms, and not 40
+    gc.freeze()  # loaded objects stay: a collection in the middle of a request takes 0.1 ms instead of 40
     if given:
         return service.launched(descriptor)
     return service.connect_for_ever()
 
 
 def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
-    """The plugin as a part of the agent, which has its own socket, signals and systemd's. Raises Usage."""
+    """The plugin as a part of the agent, which handles its own socket, signals and systemd. Raises Usage."""
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(**{**vars(chosen), "socket": chosen.nri_socket})
     service = Service(options, index, Report(chosen.events, metrics), None)

@@ -73,7 +73,7 @@ class Violation(ReassertError):
 
 def frames(stream: int, data: bytes) -> bytes:
     """Bytes of a stream as frames, ready to be sent."""
-    if 0 < len(data) <= FRAME_LIMIT:  # as almost always
+    if 0 < len(data) <= FRAME_LIMIT:  # the usual case
         return _FRAME.pack(stream, len(data)) + data
     parts = []
     for at in range(0, len(data), FRAME_LIMIT):
@@ -157,7 +157,7 @@ class Streams:
 
     def feed(self, data: bytes) -> list[tuple[int, Message]]:
         """The messages that these bytes complete, each with its stream. Raises Violation."""
-        if not self._cut and len(data) >= _WHOLE.size:  # as almost always, one message in one frame
+        if not self._cut and len(data) >= _WHOLE.size:  # the usual case: one message in one frame
             stream, length, size, number, kind, _ = _WHOLE.unpack_from(data)
             fits = length - _HEADER.size == size == len(data) - _WHOLE.size and size <= MESSAGE_LIMIT
             if fits and stream == PLUGIN and kind == REQUEST:

@@ -96,7 +96,7 @@ class Merged(RequestedContainer):
         self.check(adjust.args[:], self.mounts)
 
     def _annotate(self, asked: dict[str, str]) -> None:
-        """Removals first: of a key that is removed and set, the runtime may make either, in no fixed order."""
+        """Removals come first: the runtime applies a removal and an addition of one key in no fixed order."""
         for key in asked:
             if key.startswith("-"):
                 self.annotations.pop(key[1:], None)
@@ -157,7 +157,7 @@ class Merged(RequestedContainer):
 
 
 def edits_left(plan: Plan, container: Container) -> list[Edit]:
-    """The edits of a plan for the merged result that NRI's order and spelling do not explain."""
+    """The edits that a plan for the merged result needs, except those that only come from NRI's order and spelling."""
     return [edit for edit in plan.edits if not _holds(edit, container)]
 
 

@@ -38,7 +38,7 @@ def add_commands(explain: argparse.ArgumentParser) -> None:
         "pod",
         nargs="?",
         metavar="POD.yaml",
-        help="a pod that need not run; each of its containers. Exit status 1: the adapters decide differently",
+        help="file with a pod, which need not run. Exit status 1: the adapters decide differently",
     )
     which.add_argument("--bundle", metavar="DIR", help="OCI bundle")
     which.add_argument("--config", metavar="FILE", help="OCI config.json")
@@ -228,7 +228,7 @@ IN_SENTRY = (
     ". gVisor's kernel makes the mounts: reassert verifies config.json and, at create, the links on the way; what is "
     "mounted stands in /proc/mounts of the container"
 )
-"""What no look at a config.json tells about reserved mounts under runsc (docs/runtime.md#gvisor)."""
+"""What a config.json does not show about reserved mounts under runsc (docs/runtime.md#gvisor)."""
 
 _CORRECTED = "corrected by reassert at create: this config.json is already what the policy wants"
 

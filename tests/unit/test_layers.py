@@ -1,4 +1,4 @@
-"""Who may import whom: docs/architecture.md has the picture, and each directory of hook/ a README.md."""
+"""Who may import whom: hook/README.md has the table, and each directory of hook/ a README.md."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def clean(path: str) -> str:
 
 
 def cleaned(paths: "list[str]") -> "list[str]":
-    """Each path as `clean` makes it. Almost all are clean already: one look at the text of all of them tells."""
+    """Each path as `clean` makes it. Almost all are clean already: one search in the text of all of them shows it."""
     text = "\0".join(["", *paths, ""])
     odd = "//" in text or "/." in text or "/\0" in text or not text.count("\0/") == len(paths) == text.count("\0") - 1
     return [clean(path) for path in paths] if odd else paths

@@ -64,6 +64,6 @@ def fields(text: str) -> "list[tuple[str, str]]":
 
 
 def _field(name: str, value: str) -> bytes:
-    """With its length, so that no newline in a pod's text begins a field of its own."""
+    """A value has its length in front, so that a newline in a pod's text cannot begin another field."""
     data = value.encode("utf-8", "replace")
     return name.encode() + b"\n" + len(data).to_bytes(8, "little") + data + b"\n"

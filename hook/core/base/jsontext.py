@@ -245,7 +245,7 @@ def reason(error: Exception, scan: "Callable[[str, int], object]", text: str, st
 
 
 class _DecodeError(ValueError):
-    """In the place of json.decoder.JSONDecodeError."""
+    """Used in place of json.decoder.JSONDecodeError."""
 
     def __init__(self, _: str, __: str, position: int) -> None:
         self.position = position

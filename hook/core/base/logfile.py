@@ -102,7 +102,7 @@ def _rename(path: str, fd: int, status: posix.stat_result, kept: int, overdue: b
     log can lock it too.
     """
     try:
-        import fcntl  # an extension module in some builds of Python, and needed once in LIMIT bytes
+        import fcntl  # an extension module in some builds of Python, and rarely needed
 
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -125,7 +125,7 @@ def reach(path: str, is_ours: bool = True) -> int:
     mounts are read before that. Raises OSError, with EXDEV at such a file system.
     """
     fd, links = posix.open("/", _PATH), 0
-    mount = 0 if is_ours else _mount_of(fd)  # 0: any may be entered
+    mount = 0 if is_ours else _mount_of(fd)  # 0: any file system may be entered
     pending = path.split("/")[::-1]
     try:
         while pending:

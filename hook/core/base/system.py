@@ -42,7 +42,7 @@ def is_link(path: str) -> bool:
 
 
 def exists(path: str) -> bool:
-    """Whether something is at a path; a symbolic link that leads nowhere is. Raises OSError if that is unknown."""
+    """Whether something is at a path, also a dangling symbolic link. Raises OSError if that is unknown."""
     try:
         posix.lstat(path)
     except FileNotFoundError:
@@ -209,7 +209,7 @@ def make_directory(path: str, mode: int) -> None:
         make_directory(path.rstrip("/").rpartition("/")[0] or "/", mode)
         try:
             posix.mkdir(path, mode)
-        except FileExistsError:  # another process made it meanwhile
+        except FileExistsError:  # another process has made it
             pass
 
 
@@ -269,7 +269,7 @@ def hooks_stderr(pid: "int | str") -> int:
     """Where a hook may write: OWN standard error, a descriptor of its runtime's, which this opens, or NONE.
 
     runc gives hooks a pipe. crun gives them /dev/null, or a file of the node that the annotation run.oci.hooks.stderr
-    names and that crun opens as root. Others pass on their own, which is the parent's too. An engine reads the
+    names and that crun opens as root. Other hooks pass on their own, which is also the parent's. An engine reads the
     runtime's, and the runtime has it open for writing. `pid`: of the process, or "self".
     """
     try:
@@ -293,5 +293,5 @@ def hooks_stderr(pid: "int | str") -> int:
 
 
 def discard_output() -> None:
-    """Redirect standard output to /dev/null. For a standard output that cannot be written: closed, or a full disk."""
+    """Redirect standard output to /dev/null, if it cannot be written: it is closed, or the disk is full."""
     posix.dup2(posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC), 1)

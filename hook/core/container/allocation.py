@@ -130,7 +130,7 @@ def _unbase64(text: str) -> bytes:
     from binascii import a2b_base64  # a file to load in some builds of Python, only where something is allocated
 
     try:
-        if len(text) % 4 or text.endswith("==="):  # binascii takes more padding than there has to be
+        if len(text) % 4 or text.endswith("==="):  # binascii accepts too much padding
             raise ValueError("Incorrect padding")
         return a2b_base64(text, strict_mode=True)
     except ValueError as error:

@@ -89,10 +89,10 @@ def claims(data: bytes, uid: str, path: str, asked: "list[str] | None" = None) -
 def of_container(
     found: "list[Claim]", said: "dict[str, str] | None", container: "str | None"
 ) -> "tuple[list[Claim], str]":
-    """Those of a pod's claims that the container names, and why its devices are not known exactly, or "".
+    """The claims of a pod that the container names, and why its devices are not known exactly, or "".
 
-    `said`: the claims of each container (hook.core.facts.cri), None without an answer. A claim of which nothing is said
-    counts for each container of the pod. A container that names a claim may have named one of several requests.
+    `said`: the claims of each container (hook.core.facts.cri), None without an answer. A claim about which there is no
+    answer counts for each container of the pod. A container that names a claim may have named one of several requests.
     """
     if said is None:
         return found, "kubelet's PodResources gave no answer"

@@ -1,4 +1,4 @@
-"""Whose container docker starts: what kubelet, dockershim or cri-dockerd, and dockerd have written about it.
+"""Which pod's container docker starts, by what kubelet, dockershim or cri-dockerd, and dockerd have written about it.
 
 The table in hook/core/container/identity.py says who can write each of these files. Start path, loaded for containers
 of docker in a pod's cgroup; builtins only.
@@ -45,7 +45,7 @@ def prove(
     except OSError as error:
         if is_shortage(error):
             raise
-    except (ReassertError, ValueError):  # not trusted, or no JSON
+    except (ReassertError, ValueError):  # not trusted, or not JSON
         pass
     return identity
 
@@ -56,7 +56,7 @@ def _proven(identity: Identity, kubelet_root: str, pod_logs: str, sandboxes: "tu
     uid, cgroup, root, sources = identity.unproven
     container_id = _container_id(cgroup)
     made = _record(root, container_id, "hostconfig.json")
-    if made is None or made.get("VolumesFrom"):  # not docker's, or it may have the mounts of a pod's container
+    if made is None or made.get("VolumesFrom"):  # not docker's, or it may have a pod's mounts
         return identity
     logs = f"{kubelet_root}/pods/{uid}/containers/"
     files = [source[len(logs) :].split("/") for source in sources if source.startswith(logs)]

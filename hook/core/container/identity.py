@@ -49,7 +49,7 @@ _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN
 
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
 _CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations
-_MANAGER = "io.container.manager"  # libpod's and CRI-O's; libpod does not overwrite an image's or a user's
+_MANAGER = "io.container.manager"  # libpod and CRI-O write it; libpod does not overwrite one of an image or a user
 _KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet/types/labels.go
 
 
@@ -136,7 +136,7 @@ def _engine(cgroup: str, where: str) -> str:
     if len(parts) == 3 and "/" not in cgroup:
         return _CGROUP_PREFIXES.get(parts[1], "")
     name, _, number = cgroup.rpartition("/")[2].rpartition("-")
-    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, whatever the user's parent is
+    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, below any parent that a user names
         if name == "crio":
             return CRIO
         if name in ("libpod", "libpod-payload"):
@@ -150,7 +150,7 @@ def _engine(cgroup: str, where: str) -> str:
 
 
 def types_of(container_type: "str | None") -> "tuple[str, ...]":
-    """The types that a container may have, by its engine's own word for it."""
+    """The types that a container may have, by the engine's own name of its type."""
     if container_type == SANDBOX:
         return (SANDBOX,)
     return APP_TYPES if container_type == CONTAINER else TYPES
@@ -192,7 +192,7 @@ def _crio(annotations: "dict[str, str]") -> Identity:
         pod=annotations.get(_KUBELET + "pod.name"),  # kubelet's label, written last
         uid=annotations.get(_KUBELET + "pod.uid"),  # kubelet's label, written last
         container=annotations.get(_KUBELET + "container.name") if app else None,  # kubelet's label, written last
-        types=types,  # CRI-O's in containers; in sandboxes the pod can set it to "container"
+        types=types,  # CRI-O writes it in containers; in sandboxes the pod can set it to "container"
         image=crio_image(annotations) if app else None,
     )
 
@@ -212,7 +212,7 @@ def _podman() -> Identity:
     """A podman container: it has no Kubernetes namespace, also in a podman pod, and an infra container is no sandbox.
 
     An image or a user can set all of its annotations, also `io.kubernetes.cri-o.ContainerType` and `ImageName`. Rules
-    apply to an infra container too; it needs none of the env and mounts that a rule can take away.
+    apply to an infra container too, which needs no env and no mount that a rule can remove.
     """
     return Identity(PODMAN, False, types=(CONTAINER,))
 
@@ -221,7 +221,7 @@ def _docker(spec: Spec, uid: "str | None", path: str) -> Identity:
     """A docker container. `uid`: of kubelet's cgroup `pod<uid>`, in `path`. No annotation counts (`--annotation`).
 
     A docker user can set the cgroup parent too. hook.core.container.dockershim proves whether it is a pod's container,
-    by files. Until then it is unknown: it may be a sandbox, or a user's container in that cgroup.
+    by files. Until files prove it, it is unknown: it may be a sandbox, or a user's container in that cgroup.
     """
     if uid is None:
         return Identity("", False, types=(CONTAINER,))

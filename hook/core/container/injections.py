@@ -19,7 +19,7 @@ GPUS = "/proc/driver/nvidia/gpus"
 DEV = "/dev"
 
 EVERY_GPUS = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-"""Nodes that NVIDIA's hook gives to each container with a GPU."""
+"""The nodes that NVIDIA's hook adds to each container with a GPU."""
 
 _GPU_LIMIT = 64 * 1024
 
@@ -59,7 +59,7 @@ class Specs:
             self.devices = {**defined, **self.devices}
 
     def of_kind(self, kind: str) -> Placed:
-        """What all devices of the kinds that a glob matches place."""
+        """Everything that the devices of the kinds that a glob matches place."""
         return self.of([name for name in self.devices if glob_match(kind, name.partition("=")[0])])
 
     def of(self, names: "list[str]") -> Placed:

@@ -25,7 +25,7 @@ ENTRIES = 100_000
 
 _S_IFMT, _S_IFDIR, _S_IFLNK = 0o170000, 0o040000, 0o120000
 _MISSING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV)
-"""Errors of a directory that is not there, or no longer, or that a link leads away to what may not answer."""
+"""Errors of a directory that is missing or was removed, or behind a link to a file system that may not answer."""
 
 _TYPES = {0o020000: "c", 0o060000: "b"}
 _MAJOR, _MINOR = 0xFFF, 0xFFFFF
@@ -142,7 +142,7 @@ def _raise_shortage(error: OSError) -> None:
 def _add(found: "dict[Number, str]", path: str) -> None:
     try:
         number = number_of(status_of(path))
-    except OSError as error:  # removed meanwhile, or a dangling link
+    except OSError as error:  # removed since, or a dangling link
         _raise_shortage(error)
         return
     if number:
@@ -150,7 +150,7 @@ def _add(found: "dict[Number, str]", path: str) -> None:
 
 
 def within(path: str) -> "dict[Number, str]":
-    """The device node at a path, or the nodes below it: of what a device plugin named. Raises Unacceptable, OSError."""
+    """The device node at a path that a device plugin named, or the nodes below it. Raises Unacceptable, OSError."""
     try:
         status = status_of(path)
     except OSError as error:
@@ -163,7 +163,7 @@ def within(path: str) -> "dict[Number, str]":
 
 
 def inode(status: posix.stat_result) -> "Inode":
-    """What tells a directory from all others, by whatever path it is reached."""
+    """What identifies a directory, by any path that leads to it."""
     return status.st_dev, status.st_ino
 
 

@@ -117,7 +117,7 @@ def from_sandbox(base: str) -> str:
     """The bundle in the state file of runsc; "" if there is none. Its name has the container's and the sandbox's id."""
     state = _sandbox_state(base)
     bundle = _bundle_member(state, "bundleDir") if isinstance(state, dict) else ""
-    if bundle and not bundle.startswith("/"):  # as --bundle was written: from where, it does not say
+    if bundle and not bundle.startswith("/"):  # --bundle as it was written, possibly relative to an unknown directory
         raise Undecided(f"runsc recorded the relative bundle {named(bundle)}; create the container again")
     return bundle
 

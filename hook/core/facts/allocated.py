@@ -76,7 +76,7 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
     if identity.kubernetes is False or identity.types == (SANDBOX,):
         return  # device plugins allocate to containers of pods only, not to sandboxes
     if identity.engine == DOCKER and identity.container is None:
-        return  # pause, or not a pod's: kubelet mounts a termination log, with the name, into a pod's containers
+        return  # a sandbox, or not of a pod: in a pod's containers, kubelet mounts a termination log with the name
     if identity.kubernetes is None:
         raise Unacceptable(
             "annotations claim a pod and nothing proves which engine wrote them, so the device allocation is unknown"

@@ -64,7 +64,7 @@ KUBELETS_SECONDS = 1.0
 """The same for kubelet, which answered within 0.15 s in 21 creates. The NRI plugin has 1.5 s for its own answer."""
 
 _PAUSE = 0.05
-"""Seconds until kubelet is asked again that refused a call by its rate limit: of 100 at once it answered 11."""
+"""Seconds until kubelet is asked again after its rate limit refused a call: of 100 at once it answered 11."""
 
 _GRPC_STATUS = b"\x9a\xca\xc8\xb2\x12\x34\xda\x8f"
 """`grpc-status` as HPACK's Huffman code has it (RFC 7541, appendix B), which servers in Go write."""
@@ -121,7 +121,7 @@ def ask_in_time(store: str, method: str, asked_id: str, identity: "Identity") ->
 def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds: float) -> "Answer":
     """The labels of a pod, or the annotations of a container, in CRI. None if no engine knows it.
 
-    With DEVICES: as keys, the container's CDI devices; none as well where the engine does not keep them. With GET: the
+    With DEVICES: the container's CDI devices as keys; none if the engine does not keep them. With GET: the
     claims of each container of a pod, as `NAMESPACE/NAME` with spaces between them.
     `store`: the directory of the compiled policy. Raises TimeoutError if an engine has not answered in this time.
     """

@@ -23,7 +23,7 @@ _LIMIT = 1 << 20
 """Bytes of /proc/devices: at most 1,024 lines."""
 
 _ANNOTATION = "cdi.k8s.io/"
-"""How the key of an annotation begins that asks for CDI devices, in a device plugin's answer too."""
+"""The prefix of the annotations that ask for CDI devices, also in a device plugin's answer."""
 
 
 class Devices:
@@ -103,7 +103,7 @@ def _majors(table: bytes) -> "set[tuple[str, int]]":
 def cdi_names(allocation: "Allocation") -> "list[str]":
     """The CDI devices of a device plugin's answer.
 
-    A plugin that only sets env names its devices there, in words of its vendor's. By convention a resource is named as
+    A plugin that only sets env names its devices there, in the vendor's own form. By convention a resource is named as
     the CDI kind of its devices, and a device by its id; an id of a shared device ends in `::` and a number.
     """
     names = list(allocation.cdi)
@@ -132,7 +132,7 @@ def _account(devices: Devices, allocations: "list[Allocation]", names: "list[str
 
 
 def _of_mount(devices: Devices, source: str) -> "set[Number]":
-    """The devices that an allocated mount gives: the one that it is, or those that rules name and that are below it."""
+    """The devices that an allocated mount gives: itself, or the devices below it that rules name."""
     number = _number(source)
     if number:
         return {number}
@@ -143,7 +143,7 @@ def _of_mount(devices: Devices, source: str) -> "set[Number]":
 def _shown(devices: Devices, source: str, status: "Callable[[str], posix.stat_result]") -> "set[Number]":
     try:
         found = status(source)
-    except OSError:  # the runtime will say so; or the source appears meanwhile, and the hook looks at the mount
+    except OSError:  # the runtime reports it; or the source appears later, and the hook looks at the mount
         return set()
     number = number_of(found)
     return {number} if number else devices.directories.get(inode(found), set())

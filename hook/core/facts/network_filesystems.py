@@ -1,7 +1,7 @@
 """Files of rules in Audit mode that may never answer: those on a network or FUSE file system. They are not touched.
 
-A rule that is only tried must not delay a container. Nothing here reaches such a file system: the kernel's list of
-mounts says where one begins. Loaded only for rules in Audit mode; builtins only.
+A rule that is only tried must not delay a container. No such file system is accessed: the kernel's list of mounts says
+where one begins. Loaded only for rules in Audit mode; builtins only.
 """
 
 import posix

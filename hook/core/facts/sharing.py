@@ -59,9 +59,9 @@ def named_device(value: "str | None", name: str, shared: "list[Allocation]") -> 
 
 
 def _devices(allocation: Allocation, name: str) -> "list[str]":
-    """What names a device of an allocation: its id, the plugin's own value of the env name, its CDI name.
+    """The names of an allocated device: its id, the plugin's own value of the env name, its CDI name.
 
-    No id that is a number: as a value it is an index, and the allocation may be of another resource.
+    An id that is a number does not count: as a value it is an index, and the allocation may be of another resource.
     """
     from hook.core.facts.exclusive import cdi_names
 

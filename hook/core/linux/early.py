@@ -32,7 +32,7 @@ _EMPTY = ("tmpfs", "devpts", "mqueue", "sysfs", "cgroup", "cgroup2")
 class _Volumes:
     """The volumes in which a container can make links, by the node of each, with the node's path that is mounted there.
 
-    `nested`: where one is that lies in another volume, or "". `led`: where one is that a link of that other leads on.
+    `nested`: the destination of a mount inside another volume, or "". `led`: of one that is behind a link there.
     """
 
     def __init__(self) -> None:
@@ -40,7 +40,7 @@ class _Volumes:
         self.nested = self.led = ""
 
     def on(self, place: Place) -> list[Node]:
-        """Those that a path leads through, in order. The image may lack the directory of a volume."""
+        """The volumes that a path leads through, in order. The image may lack the directory of a volume."""
         missing = [node for node in place.node.upwards()[:0:-1] if node.missing]
         return [node for node in [*place.crossed, *missing] if node in self.sources]
 
@@ -50,7 +50,7 @@ def astray(
 ) -> list[Reason]:
     """Why devices of the container must not be made. Raises Unacceptable, OSError.
 
-    Into read-only mounts no runtime makes one by a link at the end of its path, so only directories count then.
+    In read-only mounts, no runtime makes a device by a link at the end of its path, so only directories count there.
     `still_waits`: called now and then, and may raise.
     """
     root = os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -81,7 +81,7 @@ def astray(
 
 
 _IN_EACH_SENTRY = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108  # of the container
-"""Where gVisor mounts something of its own if config.json does not (runsc/boot/vfs.go)."""
+"""The places at which gVisor mounts something of its own if config.json does not (runsc/boot/vfs.go)."""
 
 _GPUS = "NVIDIA_VISIBLE_DEVICES"
 
@@ -95,10 +95,10 @@ def in_sentry_astray(
 ) -> list[Reason]:
     """Why a container must not start in gVisor's sentry, into which no hook can look.
 
-    There the last mount of config.json is not the one on top. The gofer resolves the links of bind mounts; the sentry
-    makes all mounts by the length of their paths, the shortest first, and resolves the links of others by then
-    (runsc/cmd/gofer.go, boot/vfs.go). So each mount is refused that a link leads to a reserved one, and each one in a
-    volume, in which another process can make such a link; with `volumesAbove` only if it has one now.
+    In the sentry, the last mount of config.json is not the one on top. The gofer resolves the links of bind mounts; the
+    sentry makes all mounts by the length of their paths, the shortest first, and resolves the links of others by then
+    (runsc/cmd/gofer.go, boot/vfs.go). So a mount is refused if a link leads it to a reserved one, or if it is in a
+    volume, where another process can make such a link; with `volumesAbove`, only if the volume has one now.
 
     `allocations`: the container's: runsc --nvproxy and NVIDIA's hook give the GPUs that env asks for
     (runsc/specutils/nvidia.go). Raises Unacceptable, OSError.
@@ -114,7 +114,7 @@ def in_sentry_astray(
     if decided.closed is not None:
         from hook.core.linux.lookdevices import image_devices
 
-        found = image_devices(rootfs, decided.closed, still_waits)  # runsc lets nodev of a read-only root go
+        found = image_devices(rootfs, decided.closed, still_waits)  # runsc drops `nodev` of a read-only root
         if found:
             return found
     if not decided.mounts:
@@ -145,7 +145,7 @@ def in_sentry_astray(
 def _in_sentry(
     written: str, place: Place | None, ours: dict[PlaceMount, Place | None], volumes: _Volumes, walks: Walks
 ) -> Reason | None:
-    """Why a mount makes it uncertain what the sentry has at a reserved path. `written`: where it is, in config.json."""
+    """Why a mount makes it uncertain what the sentry has at a reserved path. `written`: its place in config.json."""
     at, first = clean(written), next(iter(ours))
     if place is None or ".." in written.split("/"):
         return Reason(first.rule, KIND, f"it is uncertain where mount {named(written)} leads in gVisor")
@@ -216,8 +216,8 @@ def _walked(walks: Walks, path: str) -> Place | None:
 def _volumes(walks: Walks, spec: Spec, ours: set[str], in_sentry: bool = False) -> _Volumes:
     """The volumes of a config.json.
 
-    One in another volume does not count for devices in /dev: pods with such volumes and devices there are usual. Nor
-    does the node's own /dev, but for gVisor.
+    A volume in another one does not count for devices in /dev: pods with such volumes and devices are usual. The node's
+    own /dev does not count either, except for gVisor.
     """
     found = _Volumes()
     for mount in spec.mounts:
@@ -245,7 +245,7 @@ def _is_volume(mount: dict[str, object]) -> bool:
 def _leads_on(above: list[Node], found: _Volumes, place: Place, at: str, steps: Steps) -> bool:
     """Whether a volume on the way to a place has a symbolic link there. A process that shares it can make one later.
 
-    In each volume the names are looked up that come before the next one.
+    The names of the path up to the next volume are looked up in each volume.
     """
     for volume, after in zip(above, [*above[1:], place.node], strict=True):
         ways = [_between(volume, after)]

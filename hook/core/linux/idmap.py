@@ -52,9 +52,10 @@ def protect(
 ) -> list[str]:
     """Replace the read-only mounts of the policy by idmapped ones; returns why others stay as they are.
 
-    After hook.core.linux.look found them in order, with its arguments. Mounts of a device plugin, of a container with
-    its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system cannot idmap.
-    Nothing that a pod or another container causes lets one stay. Raises Unacceptable, Undecided, OSError.
+    Called after hook.core.linux.look found them correct, with the same arguments. Mounts of a device plugin, of a
+    container with its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system
+    cannot idmap. No mount stays because of something that a pod or another container causes. Raises Unacceptable,
+    Undecided, OSError.
     """
     wanted = [edit for edit in reserved if edit.mount and not edit.origin and "ro" in edit.options()]
     if not wanted or not _has_the_nodes_users(pid):
@@ -78,7 +79,7 @@ def protect(
                         continue
                     try:
                         stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
-                    except PathEscapes:  # a mount is not in the table: one of the new ones, where reserved paths nest
+                    except PathEscapes:  # a new mount is not in the table, if one reserved path is in another
                         table = mount_table(pid, still_waits)
                         stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
             except PathEscapes as error:
@@ -94,7 +95,7 @@ def protect(
 def remountable(source: str) -> str:
     """Why a container with CAP_SYS_ADMIN can write through its read-only mount of a path, or "". Writes nothing.
 
-    It does with a mount of its own, which is nowhere attached, what such a container can do with its reserved mount.
+    It does with a detached mount of its own what such a container can do with its reserved mount.
     """
     fds: list[int] = []
     try:
@@ -124,14 +125,14 @@ def _is_writable(fd: int) -> bool:
 
 
 def _has_the_nodes_users(pid: int) -> bool:
-    """Whether a process is in this one's user namespace. In another one root is not the node's, and can write less."""
+    """Whether a process is in this one's user namespace. In another one, root is not the node's, and writes less."""
     return not pid or same_file(posix.stat(f"/proc/{pid}/ns/user"), posix.stat("/proc/self/ns/user"))
 
 
 def _unlike(source: str) -> str:
     """Why an idmapped mount of a path would not be read as the node's file or directory is, or "".
 
-    Root reads it like any other user. And what writing to a socket, a FIFO or a device does needs no writable mount.
+    Root reads it like any other user. Writing to a socket, a FIFO or a device needs no writable mount.
     """
     todo, left, files = [source], FILES, 0
     while todo:
@@ -172,7 +173,7 @@ def _one_unused_id() -> int:
     child = posix.fork()
     if not child:
         try:
-            posix.close(to_child)  # else it would wait for itself when the parent dies
+            posix.close(to_child)  # else it would wait for itself if the parent died
             own_users()
             posix.write(to_parent, posix.readlink("/proc/self").encode())
             posix.read(from_parent, 1)
@@ -203,8 +204,8 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
     """Replace one mount, in its namespace; why it stays, or "". Raises PathEscapes, Unacceptable, OSError.
 
     It cannot be unmounted: crun sets options of the mounts that it made after its hooks. So it is moved to where its
-    source is in the node's tree, which pivot_root(2) takes away from the container. With it goes what came with the
-    source; other mounts on it, such as volumes that `allowBelow` lets through, are moved to the new one.
+    source is in the node's tree, which pivot_root(2) takes away from the container. The mounts that came with the
+    source go with it; others on it, such as volumes that `allowBelow` lets through, are moved to the new one.
     """
     fds: list[int] = []
     try:
@@ -215,7 +216,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             if "idmapped" in row.options:
                 return ""
             if is_below(view.prefix, view.tree(edit)[1] or "/"):
-                return "the container's own root is below it on the node"  # and would be below what is moved there
+                return "the container's own root is below it on the node"  # it would be below what is moved there
             fds.append(open_in_root(there.root, edit.source()))
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
@@ -232,7 +233,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             there.move_mount(mounted, parked, edit.name)
             for old, tree in trees:
                 _attach(there, view, old, tree)
-        except OSError as error:  # with failurePolicy: Ignore the container would start without the mount
+        except OSError as error:  # else failurePolicy: Ignore would start the container without the mount
             raise _not_replaced(edit, error) from None
     finally:
         view.walks.close()
@@ -262,14 +263,14 @@ def _below(
 
     A mount that another one hides stays behind: no process would see it. Raises _Stays, PathEscapes, OSError.
     """
-    along: set[int] = set()  # mounts on one that is moved go with it
+    along: set[int] = set()  # a mount is moved together with the mounts on it
     for row in view.below(mount.id, mount.point, view.inside):
         if row.parent in along:
             along.add(row.id)
             continue
         try:
             fd = open_in_root(view.root, view.at(row))
-        except (FileNotFoundError, NotADirectoryError):  # another one hides a directory above it
+        except (FileNotFoundError, NotADirectoryError):  # another mount hides a directory above it
             continue
         fds.append(fd)
         if view.row(mount_id(fd)) is not row:

@@ -110,7 +110,7 @@ def look_at_node_paths(
         own, prefix = there.mount_of_container(table)
         places = places_of(decided, table, there.root)
         submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
-        volumes = [row.device for row in submounts if row.root == "/"]  # without the private mounts that they lie on
+        volumes = [row.device for row in submounts if row.root == "/"]  # without the private mounts below them
         mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
         mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
@@ -123,7 +123,7 @@ def look_at_node_paths(
 
 
 def _is_closed(there: Namespace, at: str, row: Row, may_close: bool) -> bool:
-    """Whether no file can be written in a mount; after this, if config.json may mean it to be read-only."""
+    """Whether no file can be written in a mount; makes it so if config.json may mean it to be read-only."""
     try:
         fd = open_in_root(there.container, at)
     except OSError as error:
@@ -150,8 +150,8 @@ def reached(
     """The same, of a container's mounts by their paths in it.
 
     By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
-    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount that its options
-    do not make read-only is so all the same.
+    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount is read-only
+    although its options do not say so.
     """
     outcome = Outcome(Reserved({}, []))
     reserved = {edit.name for edit in decided.mounts}
@@ -171,11 +171,11 @@ def reached(
 
 
 def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
-    """Each of reassert's and the engines' paths, the device of a file system, and its path from that one's root.
+    """Each path of reassert and of the engines, the device of its file system, and its path from the root of that.
 
-    Also where a link on the way to it is, and the mount points that it is behind: who can rename these takes it away.
-    Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be made
-    there; one of an engine that this node lacks is left out. Arguments as for `tree_of`. Raises OSError.
+    Also the place of a link on the way to it, and the mount points above it: a process that can rename these detaches
+    it. Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be
+    made there; one of an engine that this node lacks is left out. Arguments as for `tree_of`. Raises OSError.
     """
     found: list[tuple[str, str, str]] = []
     for path in (*decided.node_paths_of_reassert, *nodepaths.ENGINES):
@@ -189,7 +189,7 @@ def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tu
                     break
                 there, _, name = there.rpartition("/")
                 rest = f"{name}/{rest}"
-            except PermissionError:  # rootless podman's user: who cannot reach it mounts nothing of it
+            except PermissionError:  # rootless podman: a user who cannot reach it can mount nothing of it
                 break
         if path[-1] == "/":
             found += [(path, row.device, row.root) for row in table.values() if f"{row.point}/".startswith(path)]
@@ -199,14 +199,14 @@ def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tu
 def _ways(path: str, there: str, rest: str, table: dict[int, Row], root: int) -> "Iterator[tuple[str, str, str]]":
     """The places of `places_of` for a path: the directory `there`, which exists, and what is to be in it."""
     number, real = tree_of(there or "/", root)
-    if real != there and there:  # a link is on the way
+    if real != there and there:  # there is a link on the way
         above, _, name = there.rpartition("/")
         yield from _ways(path, above, name, table, root)
     name = f"/{rest}"
     while True:
         row = table.get(number)
         if row is None:
-            raise OSError(f"{there} is in a mount that came meanwhile")
+            raise OSError(f"{there} is in a mount that was made since")
         name = real.removeprefix(row.point.rstrip("/")) + name
         yield path, row.device, row.root.rstrip("/") + name
         if row.point == "/" or row.parent not in table:
@@ -268,7 +268,7 @@ class View:
         """The mount with an id. Raises PathEscapes."""
         row = self.table.get(number)
         if row is None:
-            raise PathEscapes("leads through a mount that came meanwhile")
+            raise PathEscapes("leads through a mount that was made since")
         return row
 
     def at(self, row: Row) -> str:
@@ -325,9 +325,9 @@ class View:
             raise MountMismatch(problem, True, row if alone else None)
         under = self.row(row.parent)
         while under.point == row.point and (under.device, under.root) == (row.device, row.root):
-            under = self.row(under.parent)  # an earlier copy, on which `look` placed this one
+            under = self.row(under.parent)  # an earlier copy, over which `look` placed this one
         if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
-            raise MountMismatch(volume_above(self.at(under), edit.name))  # of a subPath its directory can be removed
+            raise MountMismatch(volume_above(self.at(under), edit.name))  # the directory of a subPath can be removed
         self.ours[row.id] = edit
         self._check_subtree(edit, row, self._companions(edit, path, reserved))
 
@@ -393,7 +393,7 @@ class View:
     def tree(self, edit: PlaceMount) -> tuple[int, str]:
         """The mount of the node that holds an edit's source, and the source's path without symbolic links.
 
-        As the container's namespace has them, which is a copy: its table has other ids for them than the node's.
+        With the ids of the container's namespace, which is a copy of the node's and has other ids.
         """
         return tree_of(edit.source(), self.there.root if self.there else -1)
 
@@ -408,7 +408,7 @@ class View:
         at = self.at(row)
         fd = open_in_root(self.root, at)
         try:
-            if self.there and mount_id(fd) == row.id:  # else another one hides it
+            if self.there and mount_id(fd) == row.id:  # otherwise another mount hides it
                 self.there.set_attributes(fd, wanted, at)
         finally:
             posix.close(fd)
@@ -429,8 +429,8 @@ class View:
     def _companions(self, edit: PlaceMount, path: str, reserved: "Sequence[PlaceMount]") -> set[str]:
         """Returns the places of mounts that are allowed below an edit's mount, which is at `path`.
 
-        Other reserved ones, and what `allowBelow` lets through. The latter exactly where its path says: a link in one
-        volume could lead another over the reserved mount.
+        The other reserved mounts, and what `allowBelow` lets through. A mount that `allowBelow` lets through must be
+        exactly at its path: a link in one volume could lead another over the reserved mount.
         """
         found = {path + other[len(edit.name) :] for other in edit.companions if is_below(other, edit.name)}
         for other in reserved:
@@ -446,10 +446,10 @@ class View:
         return found
 
     def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
-        """Paths that the runtime still makes something of must not lead to a reserved mount, nor above one.
+        """Paths that the runtime still changes must not lead to a reserved mount, nor above one.
 
-        Devices, and directories in which it made some, must not have led into one. With a link in a volume that another
-        mount was made through, only the container's own mounts show that (hook.core.linux.early saw the image and
+        Devices, and directories in which it made some, must not have led into one. If another mount was made through a
+        link in a volume, only the container's own mounts show that (hook.core.linux.early saw the image and
         config.json).
         """
         found: list[tuple[PlaceMount, MountMismatch]] = []
@@ -496,7 +496,7 @@ class View:
     def _changeable(self, place: Place, is_device: bool) -> tuple[str, set[int]]:
         """Why a path could still lead elsewhere when the runtime goes there, or "", and the volumes that let it.
 
-        A link of procfs leads each process elsewhere; and a file system that the node has mounted too is a volume.
+        A link of procfs leads each process elsewhere, and a file system that the node has mounted too is a volume.
         """
         if any(self.row(link.number).filesystem == "proc" for link in place.links):
             return "leads through a process's link in a proc file system", set()
@@ -511,7 +511,7 @@ class View:
         return f"is in the volume {at}, in which others can lead it to a reserved mount", {row.id for row in volumes}
 
     def _is_dev(self, row: Row, dev: set[tuple[str, str]], is_device: bool) -> bool:
-        """Whether a volume is the node's /dev in the container's, or a part of it in which a device was made.
+        """Whether a volume is the node's /dev at the container's /dev, or a part of it in which a device was made.
 
         Containers have these: privileged ones, and those with a hostPath such as /dev/dri.
         """

@@ -1,4 +1,4 @@
-"""What devices a container really has: its /dev, and whatever else is mounted in it.
+"""The devices that a container really has: in its /dev, and in all other mounts.
 
 config.json does not show them all. A hook that ran earlier can make a node (NVIDIA's does), a runtime's wrapper behind
 this one can ask for one, and a path on the node can lead elsewhere by the time it is mounted. Like
@@ -88,7 +88,7 @@ def _look_at_mount(
 ) -> None:
     try:
         fd = opened(root, path)
-    except (FileNotFoundError, NotADirectoryError):  # unlinked, or another mount hides it
+    except (FileNotFoundError, NotADirectoryError):  # it was unlinked, or another mount hides it
         return
     except OSError as error:
         raise _unseen(error, path) from error

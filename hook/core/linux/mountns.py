@@ -52,7 +52,7 @@ _MS_RDONLY, _MS_REMOUNT, _MS_BIND = 1, 1 << 5, 1 << 12
 _MS_NOSUID_NODEV, _MNT_DETACH, _UMOUNT_NOFOLLOW = 2 | 4, 2, 8
 
 _TRIES = 100
-"""Of openat2(2), which fails with EAGAIN where anybody mounts or renames something while it resolves a `..`."""
+"""openat2(2) fails with EAGAIN if another process mounts or renames something while it resolves a `..`."""
 
 _M_ARENA_MAX = -8
 
@@ -153,7 +153,7 @@ class Namespace:
         )
 
     def mount_of_container(self, table: "dict[int, Row]") -> "tuple[Row | None, str]":
-        """The mount that holds the container's root, None if it came meanwhile, and the root's path, "" for `/`."""
+        """The mount that holds the container's root, None if it was made since, and the root's path, "" for `/`."""
         own = table.get(mount_id(self.container))
         return own, (own.point if own else self._rootfs).rstrip("/")
 
@@ -211,8 +211,8 @@ def root_of(proc: int, path: bytes = b"root") -> str:
 def status_at_once(path: str) -> posix.stat_result:
     """Type, inode and device numbers of what a path leads to, without a wait for a file system that may never answer.
 
-    What the kernel has in memory it tells at once (openat2(2), RESOLVE_CACHED), of such a file system too. Where it has
-    not, or before Linux 5.12, no file system is entered that may wait. Raises OSError, Undecided.
+    The kernel answers at once for what it has in memory (openat2(2), RESOLVE_CACHED), also on such a file system.
+    Otherwise, and before Linux 5.12, no file system is entered that may wait. Raises OSError, Undecided.
     """
     fd = _libc.syscall(_OPENAT2, _AT_FDCWD, path.encode("utf-8", "surrogateescape"), _AT_ONCE, 24, 0, 0)
     if fd < 0:
@@ -373,7 +373,7 @@ def own_mounts(read_only: list[str], has_devices: bool) -> None:
         dev = clone_source("/dev", ["rbind", "rslave"])
         set_attributes(here.root, [] if has_devices else ["nodev"], True, "/", 0, _MS_SLAVE)
         for path, tree in [("/dev", dev), *[(path, clone_source(path, ["rbind", "ro"])) for path in read_only]]:
-            at = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)  # as the tree, until it executes another program
+            at = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)  # open until execve(2), like `tree`
             here.move_mount(tree, at, path)
 
 

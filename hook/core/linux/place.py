@@ -94,7 +94,7 @@ def _hide(there: Namespace, target: int, path: str) -> None:
 
 
 def _target(root: int, path: str, is_directory: bool, make: bool) -> int:
-    """The place to mount on; made where it is missing, as a runtime would, relative to an opened parent.
+    """The place to mount on. A missing one is made as a runtime would do it, relative to an opened parent.
 
     Raises PathEscapes, OSError, which says what is wrong with the image.
     """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]", is_probe: bool) -> None:
-    """Make the emptyDirs of a plan, but those that the pod has. `before_mounting`: may raise.
+    """Make the emptyDirs of a plan that the pod does not have yet. `before_mounting`: may raise.
 
     `is_probe`: the pod is one of `node verify`, which kubelet does not know: it has no directory yet.
 
@@ -43,7 +43,7 @@ def make(volumes: "list[PlaceMount]", before_mounting: "Callable[[], None]", is_
         if size < 0:
             make_directory(above, 0o700)
             _make_for_all(path)
-            for each in (f"{pods}/{uid}", above, path):  # which a container with a hostPath of the pods may replace
+            for each in (f"{pods}/{uid}", above, path):  # a container with a hostPath of the pods may replace one
                 if not is_directory(posix.lstat(each)):
                     raise Undecided(f"{each} is not a directory")
             continue
@@ -89,7 +89,7 @@ def sweep(pods: str) -> None:
             for name in posix.listdir(directory):
                 _remove(f"{directory}/{name}")
             posix.rmdir(directory)
-    except OSError as error:  # another process removes it too, or there is none, as almost always
+    except OSError as error:  # another process removes it too, or there usually is none
         if is_shortage(error):
             raise
 

@@ -1,6 +1,6 @@
 """Resolves a path inside a container component by component, on descriptors, as the container's processes will do it.
 
-openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not tell which mounts it passed through.
+openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not report which mounts it went through.
 """
 
 import errno
@@ -31,7 +31,7 @@ costs less than 100,000."""
 
 _ASKED = 16
 _OFTEN = 4096
-"""After how many of these the caller is asked whether it still waits: after some milliseconds."""
+"""After so many of these, which take some milliseconds, the caller is asked whether it still waits."""
 
 _DEFAULT_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 """Devices that a runtime makes in /dev of every container (runtime-spec, config-linux.md, "Default Devices")."""
@@ -130,7 +130,7 @@ class Steps:
 
 
 class Walks:
-    """All walks of one look into a container. What one of them has looked up, no other looks up again.
+    """All walks of one look into a container. No walk looks up what another one has looked up already.
 
     Every lookup is relative to an opened directory, so the answer is about the place that the node stands for, even
     where others rename what is above it.
@@ -202,7 +202,7 @@ class Walks:
     def fd(self, node: Node) -> int:
         """A descriptor of what is at a node, which is closed by a later call. Raises OSError, Unacceptable.
 
-        What was put in its place meanwhile is not followed: of a symbolic link it is a descriptor of the link.
+        What was put in its place since is not followed: for a symbolic link, it is a descriptor of the link itself.
         """
         opened = self._open
         way = []

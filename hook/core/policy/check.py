@@ -249,7 +249,7 @@ def _check_env(at: _At, env: dict[str, Any]) -> Iterator[Problem]:
 
 
 def _check_home(at: _At, env: dict[str, Any], has_home: bool) -> Iterator[Problem]:
-    """Problems of what no adapter can hold. `has_home`: the rule gives HOME a value, which counts before a pattern.
+    """Problems of what no adapter can enforce. `has_home`: the rule gives HOME a value, which counts before a pattern.
 
     runc (libcontainer's finalizeNamespace, `prepareEnv`) and crun (libcrun's set_home_env) set HOME after reassert.
     """

@@ -77,7 +77,7 @@ class Compiled:
             "allowedAnnotations": list(spec.get("allowedAnnotations") or []),
             "nodePaths": dict(spec.get("nodePaths") or {}),
             "rules": len(rules),
-            # From these, `policy show` tells the entries of `trust` from a rule's own.
+            # By these, `policy show` distinguishes the entries of `trust` from a rule's own.
             "trust": {str(rule["name"]): rule["trust"] for rule in source.rules() if rule.get("trust")},
             "index": index,
             "patterns": patterns,
@@ -158,7 +158,7 @@ def read_source(path: str, seconds: float | None = None) -> tuple[bytes, os.stat
 
 
 def _is_open_for_writing(fd: int) -> bool:
-    """Whether a process has a file open for writing. Only else the kernel grants a lease for reading (fcntl(2)).
+    """Whether a process has a file open for writing. Otherwise the kernel grants a lease for reading (fcntl(2)).
 
     Until `fd` is closed, the lease makes a new writer wait. One on a network, or without leases, does not tell; nor
     does a process whose /proc is of another PID namespace, such as that of a plugin in another mount namespace.
@@ -179,14 +179,14 @@ def _is_open_for_writing(fd: int) -> bool:
 def _seems_cut(content: bytes, status: os.stat_result, last: dict[str, Any]) -> bool:
     """Whether the last good policy's file was written over in place, and its last line has no end.
 
-    So is what a writer leaves that died. JSON is complete if it can be parsed.
+    So is a file whose writer died. JSON is complete if it can be parsed.
     """
     in_place = (last.get("key") or [0])[0] == status.st_ino
     return in_place and not content.endswith(b"\n") and not content.lstrip().startswith(b"{")
 
 
 def _seconds_left(status: os.stat_result) -> float:
-    """For how long a policy file can still change and keep its key.
+    """How long after a change a policy file can change again and keep its key.
 
     Some file systems have times in whole seconds, such as ext4 with inodes of 128 bytes. The kernel's clock for them
     is up to 10 ms behind.
@@ -239,7 +239,7 @@ def refresh(path: str, store: str) -> str:
         replace_file(store_path(path, store), text.encode("ascii"))
     except OSError:
         return text
-    if store == STORE:  # another has a log of its own, of which nothing is known here
+    if store == STORE:  # another store has a log of its own, which is unknown here
         _tell(before, Stored(text).policy(path, [], ""), json.loads(text.partition("\n")[0]))
     return text
 
@@ -272,8 +272,8 @@ def _tell(before: dict[str, Any], policy: Policy, header: dict[str, Any]) -> Non
 def _lacking(compiled: Compiled, last: dict[str, Any]) -> tuple[str, list[list[Any]]]:
     """Why a new policy would refuse every container on this node, and the state of the files that it lacks.
 
-    "" if it would not, if it says that it is to take force, or if there is no other good policy. `last`: the header in
-    the store. What decides is `plan`, for a container that overrides nothing.
+    "" if it would not, if `onMissingFiles` is Enforce, or if there is no other good policy. `last`: the header in
+    the store. `plan` decides this, for a container that overrides nothing.
     """
     header = compiled.header
     if header["onMissingFiles"] == ENFORCE or not last.get("sha256") or last["sha256"] == header["sha256"]:
@@ -306,7 +306,7 @@ def _refusal(policy: Policy) -> tuple[str, list[str]]:
     facts.files.update(dict.fromkeys(facts.unreadable, ""))
     facts.absent_sources, facts.unreadable = set(), {}
     otherwise = plan(policy, Container(identity, start, facts), matches).refusal()
-    return "" if otherwise else refusal, lacks  # else the files are not the reason
+    return "" if otherwise else refusal, lacks  # otherwise the files are not the reason
 
 
 def _is_for_every_pod(rule: Rule) -> bool:

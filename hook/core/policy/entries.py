@@ -79,8 +79,9 @@ class Mount:
     def as_oci(self, is_directory: bool = False) -> "dict[str, object]":
         """The object for OCI's `mounts`.
 
-        A directory also gets `rro`: crun obeys `ro` only after it has made all devices and mount points, of which a
-        link in the image can lead some into the node's directory, but `rro` at once. crun 1.8.1 refuses it for a file.
+        A directory also gets `rro`, which crun obeys at once. It obeys `ro` only after it has made all devices and
+        mount points, and a link in the image can lead these into the node's directory. crun 1.8.1 refuses `rro` for a
+        file.
         """
         options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}

@@ -41,11 +41,11 @@ def may_overlap(one: Rule, other: Rule) -> bool:
 
 
 def contradicting(wants: list[tuple[Rule, Hashable]]) -> Iterator[tuple[int, int]]:
-    """The pairs, by number, of rules that a container could match both and that want different things.
+    """The pairs of rules, by number, that want different things and that one container could match.
 
-    Of a thousand rules, almost no two can match the same container. So only those are compared of which a name or a
-    pattern of one begins with the literal start of the other's, in the condition that tells the rules apart best. In
-    the order of the text, what begins with a text follows it.
+    Of a thousand rules, almost no two can match the same container. So two rules are compared only if a name or pattern
+    of one begins with the literal start of one of the other's, in the condition that separates the rules best. In the
+    order of the text, what begins with a text follows it.
     """
     if len({what for _, what in wants}) < 2:
         return

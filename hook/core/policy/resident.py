@@ -18,7 +18,7 @@ from hook.core.policy.model import HELD, Policy
 from hook.core.policy.store import NoPolicy
 
 PATIENCE = 1.0
-"""Seconds that a container waits until a changed policy is compiled. After that the previous policy applies to it."""
+"""Seconds for which a container waits until a changed policy is compiled. Then the previous policy applies to it."""
 
 NAMESPACES = 64
 """Namespaces whose rules are remembered: those of the latest containers."""
@@ -75,7 +75,7 @@ class Resident:
                     problem, policy = policy.missing, copy(self.last)
                     policy.warning = f"{HELD}: {problem}"
                 self._retry_at = time.monotonic() + RETRY if policy.missing or policy.warning else 0.0
-                if "candidates" not in vars(policy):  # as in a copy of the last one
+                if "candidates" not in vars(policy):  # a copy of the last file has another key too
                     policy.candidates = lru_cache(NAMESPACES)(policy.candidates)  # type: ignore[method-assign]  # the same, cached
                 if policy.fingerprint != self.last.fingerprint or not self.loaded_at:
                     self.loaded_at = time.time()

@@ -42,7 +42,7 @@ def file_key(status: posix.stat_result) -> "list[int]":
 
 
 def path_state(path: str) -> "list[int]":
-    """The key of a file that a policy names, or the error if there is none, and who may write above it."""
+    """The key of a file that a policy names, or the error if it is missing, and which users may write above it."""
     state: list[int] = []
     try:
         state += file_key(posix.stat(path))
@@ -164,7 +164,7 @@ def recompiled(
 ) -> "tuple[Stored | None, str]":
     """Run the compiler. Under a lock: other starts wait for the result and use it.
 
-    They leave ten seconds to run it all the same: who can read the lock's file can lock it too.
+    Ten seconds remain to run it in any case: a process that can read the lock's file can lock it too.
     """
     deadline = time.monotonic() + seconds
     lock = _lock(store, deadline - 10.0)

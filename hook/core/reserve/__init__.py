@@ -21,10 +21,10 @@ SHOWN = 64
 """How many of the container's own entries one edit describes. The rest is only counted."""
 
 STEERING = ("run.oci.", "krun.", "module.wasm.image/", "org.criu.", "org.systemd.property.", "bundle", "dev.gvisor.")
-"""How annotations begin that tell a runtime to do something beside the spec (hook.core.reserve.annotations.STEER)."""
+"""Prefixes of annotations that tell a runtime to do more than the spec (hook.core.reserve.annotations.STEER)."""
 
 OF_HOOKS = "run.oci.hooks."
-"""How those of STEERING begin that are about all hooks, also those of a node (crun.1)."""
+"""The prefix of those of STEERING that concern all hooks, also those of a node (crun.1)."""
 
 EDITS = 1000
 """How many edits of one kind a container may need: each costs time and memory, and no honest pod needs so many."""
@@ -133,7 +133,7 @@ class Reserved:
     """Reserved env, for every process of a container.
 
     `values`: by name, None for a name that must be absent. `absent`: patterns of names that must be absent. An exact
-    name overrides a pattern. `create` decides it, and `exec` applies the same (hook.entry.write_spec).
+    name overrides a pattern. `create` decides it, and `exec` applies the same decision (hook.entry.write_spec).
     """
 
     def __init__(self, values: "dict[str, str | None]", absent: "list[str]") -> None:
@@ -211,9 +211,7 @@ class Reserved:
         if len(self.values) <= _FEW and not self.absent:
             if isinstance(env, Strings):
                 text, mark = env.text, '"'
-                is_plain = all(
-                    map(str.isidentifier, self.values)
-                )  # else a name could begin with what is between strings
+                is_plain = all(map(str.isidentifier, self.values))  # else a name could begin with a separator
             else:
                 text, mark = "\0".join(["", *env, ""]), "\0"
                 is_plain = text.count(mark) == len(env) + 1
@@ -295,7 +293,7 @@ class PlaceMount(Edit):
         """Whether config.json needs no edit for this mount.
 
         `there`: the container's mounts. `paths`: their cleaned destinations. `displaced`: indexes of those to remove.
-        Only companions may come after the mount: another path could lead, by a link of the image, to a place above it.
+        Only companions may come after the mount: by a link of the image, another path could lead to a place above it.
         """
         if self.mount is None or len(displaced) != 1 or there[displaced[0]] != self.mount:
             return not displaced and self.mount is None
@@ -305,7 +303,7 @@ class PlaceMount(Edit):
         """What the container asked for that this edit overrides, or ""."""
         asked = [str(mount["destination"]) for mount in self.before]
         others = sorted({path for path in asked if self.displaces(clean(path))})[:SHOWN]
-        if not others:  # one above stays, where `volumesAbove` lets it through
+        if not others:  # a mount above stays if `volumesAbove` allows it
             return ""
         return f"mount {named(self.name)} is reserved and {named(', '.join(others))} was mounted"
 
@@ -320,7 +318,7 @@ class Outcome:
 
     `closed`: the devices that the container must not have, None without a rule with `exclusive`. `alone`: a rule whose
     `sharedProcesses` is Refuse, or "". `node_paths`: what its volumes reach (hook.core.reserve.nodepaths). `moves`:
-    whether a mount that is right goes behind others, which is no edit.
+    whether a correct mount is moved behind others, which is not an edit.
     """
 
     def __init__(self, env: "Reserved") -> None:
@@ -331,7 +329,7 @@ class Outcome:
         self.env_matches: tuple[Entries, tuple[Entries, Places]] = (
             [],
             ([], []),
-        )  # an env, and what `search` gives for it
+        )  # an env, and the result of `search` for it
         self.mounts: list[PlaceMount] = []
         self.moves = False
         self.closed: Closed | None = None

@@ -64,7 +64,7 @@ def env_value(
 def _claimed_value(name: str, allocated: bool, container: "Container") -> "tuple[str, str] | None":
     """The value that the CDI spec of a resource claim set, and the claim. None if the container has none of them.
 
-    Where it is not known which of the devices are the container's, process.env tells it. A CDI spec's value is the last
+    If it is not known which of the devices are the container's, process.env tells it. A CDI spec's value is the last
     entry of its name. `allocated`: a device plugin set the name for this container; then only the last entry shows that
     the claim's value is right.
     """

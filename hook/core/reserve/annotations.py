@@ -41,7 +41,7 @@ STEER = {
         "overrides flags, mounts and the root file system, runs a program at checkpoints (runsc's specutils, boot)",
     ),
 }
-"""For each of STEERING: the runtimes that read it, and what they do by it. Read in runc 1.5, crun 1.29, youki and runsc
+"""For each of STEERING: the runtimes that read it, and its effect in them. Read in runc 1.5, crun 1.29, youki and runsc
 of August 2026; `features` of runc, crun and runsc lists the same as potentially unsafe."""
 
 HARMLESS = {
@@ -61,7 +61,7 @@ versions of systemd; libpod/container_internal_common.go), CRI-O those of system
 last one (pkg/shim/v1/runsc/service.go)."""
 
 BOTH, CONTAINER, POD = "Both", "Container", "Pod"
-"""Whose annotations an entry is about. Only the NRI plugin sees the pod's."""
+"""Whether an entry is about annotations of the container, the pod or both. Only the NRI plugin sees the pod's."""
 
 
 class DropAnnotation(Edit):
@@ -118,7 +118,7 @@ def steered_by(key: str) -> str:
 def want_unsteered(
     steering: "str | tuple[str, ...]", allowed: "list[str]", annotations: "dict[str, str]", outcome: Outcome
 ) -> None:
-    """Remove each annotation that begins so, if it is neither HARMLESS nor allowed by the policy.
+    """Remove each annotation with such a prefix, if it is neither HARMLESS nor allowed by the policy.
 
     A key with `=` counts as the part before it: runc makes labels `KEY=VALUE` of annotations and then searches these.
     """

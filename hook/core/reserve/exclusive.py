@@ -45,7 +45,7 @@ class Closed:
         self.nodes: dict[Number, tuple[Rule, str]] = {}
         self.patterns: list[tuple[Rule, str]] = []
         self._placed: dict[tuple[str, str], Rule] = {}
-        for rule in sorted(rules, key=lambda rule: not rule.deny):  # of two that name a device, one that refuses counts
+        for rule in sorted(rules, key=lambda rule: not rule.deny):  # rules that refuse come first
             for pattern in rule.raw_lists.get(EXCLUSIVE, []):
                 if pattern.startswith("/"):
                     self.patterns.append((rule, pattern))
@@ -115,7 +115,7 @@ class Closed:
         return self._first(self.directories.get(inode, set()), path)
 
     def path(self, number: "Number") -> str:
-        """Where the node has a device, or the container; as a message quotes it."""
+        """The place of a device on the node, or else in the container, as a message quotes it."""
         return named(self.nodes[number][1]) if number in self.nodes else "a device"
 
     # -- cgroup rules
@@ -133,11 +133,10 @@ class Closed:
     def narrowed(self, rules: "list[Json]") -> "list[Json]":
         """The rules without that access.
 
-        Where everything is allowed first (a privileged container; crun also without any rule), each device is denied,
-        but for systemd, which has no rules that deny: everything else is allowed there.
-        Else nothing is denied: cgroup v1 cannot take one device out of a rule for many (runc refuses such a rule, crun
-        ignores it). There the rules that open one are left out, and what they give to those devices of the container
-        that it may have is one rule for each of these.
+        If everything is allowed first (a privileged container; crun also without any rule), each device is denied.
+        systemd has no rules that deny: there, everything else is allowed. If not, nothing is denied: cgroup v1 cannot
+        take one device out of a rule for many (runc refuses such a rule, crun ignores it). There the rules that open a
+        closed device are left out, and each device of the container that it may have gets a rule of its own.
         """
         usable = self.usable(rules)
         if not usable:
@@ -167,9 +166,9 @@ class Closed:
         """The rules that allow what a privileged container has, without denying anything after the first one.
 
         runc gives systemd DevicePolicy=strict and no device at all where rules deny after one that allows everything:
-        `daemon-reload` then takes all devices away (libcontainer's systemdProperties). crun refuses such rules. Allowed
-        are all devices of a type, or of a driver, of which none is closed; of the other drivers those that each
-        container or this one may have.
+        `daemon-reload` then takes all devices away (libcontainer's systemdProperties). crun refuses such rules. All
+        devices of a type or driver without a closed one are allowed; of other drivers, those that every container or
+        this one may have.
         """
         closed = {(kind, major) for kind, major, _ in self.nodes}
         rules: list[Json] = [{"allow": False, "access": "rwm"}]
@@ -187,7 +186,7 @@ class Closed:
         return rules + [{"allow": True, **_numbers(number), "access": "rwm"} for number in single]
 
     def apply(self, target: "Start") -> None:
-        """Take everything out of `target` that must not be there."""
+        """Remove everything from `target` that must not be there."""
         target.devices = [device for device in target.devices if not self.device(device)]
         target.mounts = [mount for mount in target.mounts if not self.mount(mount)]
         target.device_rules = self.narrowed(target.device_rules)
@@ -225,7 +224,7 @@ def _numbers(number: "Number") -> "Json":
 
 
 class _Said:
-    """What cgroup rules say about devices: of all rules for one scope only the last one about a letter counts.
+    """What cgroup rules say about devices. Of all rules for one scope, only the last one for a letter counts.
 
     So the time for all devices grows with the number of rules plus that of devices. `start`: after which rule the
     exceptions begin. `everything`: whether all is allowed before them; without a rule for everything crun leaves all
@@ -249,7 +248,7 @@ class _Said:
     def opens(self, number: "Number") -> bool:
         """Whether some runtime on some cgroup version would let a container open the device.
 
-        Where nothing is allowed first, a rule that denies takes back only what a rule for the same numbers gave.
+        If nothing is allowed first, a rule that denies only withdraws what a rule for the same numbers gave.
         """
         if self.everything:
             return self.last(number, "r")[1] or self.last(number, "w")[1]

@@ -56,7 +56,7 @@ def _compare(
             other = f"rule {first[0].name}" if not origin or not first[2] else first[2]
             outcome.deny(rule.name, KIND, f"wants another mount at {mount.destination} than {other}")
     rules_mounts = [mount for _, mount, _ in reserved]
-    there = container.start.mounts  # of NRI only the destinations are decoded, until one is looked at
+    there = container.start.mounts  # of NRI's mounts, only the destinations are decoded until one is needed
     paths = cleaned(getattr(there, "destinations", None) or [str(mount["destination"]) for mount in there])
     placed: dict[str, OciMount | None] = {}
     for path, (_, mount, origin) in wanted.items():
@@ -94,7 +94,7 @@ def _compare(
             outcome.deny(denying[path], KIND, edit.conflict())
         outcome.mounts.append(edit)
         if not edit.in_place(paths, there, displaced):
-            moves = displaced and not edit.before  # it is that mount already, and others come after it
+            moves = displaced and not edit.before  # it is the reserved mount already, but others come after it
             outcome.moves = outcome.moves or bool(moves)
             outcome.edits += [] if moves else [edit]
 

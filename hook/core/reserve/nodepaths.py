@@ -34,8 +34,9 @@ OWN = (
 paths of all that lies there."""
 
 _OF_DOCKER = ("/var/lib/cri-dockerd/", "/var/lib/docker/containers", "/var/lib/dockershim/", "/var/log/pods")
-"""What proves a pod under docker (hook.core.container.dockershim). What lies below one without a `/` at its end is of
-containers: of that one only the directory itself and those above it count."""
+"""What proves a pod under docker (hook.core.container.dockershim). What is below a path without a `/` at its end
+belongs to containers: only that directory itself and those above it count.
+"""
 
 ENGINES = (
     "/etc/containerd/",
@@ -76,7 +77,7 @@ def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: 
 
     `placed`: as for `hook.core.plan.nodes_own`. A mount that `exclusive` takes out is not judged either.
 
-    Of an engine's paths only a volume of one counts here: whether one above has it, the hook sees, since most nodes
+    Only a volume of an engine's path itself counts here. The hook sees whether a volume above has one, since most nodes
     lack most of them.
     """
     outcome.node_paths_of_reassert = own(policy, identity)
@@ -101,7 +102,7 @@ def _sources(mount: "Json") -> "list[str]":
 
 
 def is_read_only(mount: "Json") -> bool:
-    """Whether a mount is, by its options (mount(8)); mounts below it may not be."""
+    """Whether a mount is read-only by its options (mount(8)); mounts below it may not be."""
     options = mount.get("options")
     words = [option for option in options if option in ("ro", "rro", "rw", "rrw")] if isinstance(options, list) else []
     return words[-1:] in (["ro"], ["rro"])

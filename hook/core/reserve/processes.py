@@ -16,7 +16,7 @@ KIND = "sharedProcesses"
 
 
 def check(rule: "Rule", start: "Start", outcome: "Outcome") -> None:
-    """Refuse a container whose mounts others can take away by /proc/PID/root, or that could do so with theirs."""
+    """Refuse a container whose mounts others can detach by /proc/PID/root, or that could detach theirs."""
     outcome.alone = rule.name
     shared = start.shared_processes or _by_volume(start.mounts)
     if shared:
@@ -47,7 +47,7 @@ def _by_volume(mounts: "list[Json]") -> str:
 
 
 def in_volume(path: str) -> str:
-    """With whom a container shares its processes that has a volume of procfs."""
+    """With whom a container that has a volume of procfs shares its processes."""
     return f"has the node's processes in the volume {named(path)}"
 
 

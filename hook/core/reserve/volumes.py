@@ -1,7 +1,7 @@
 """Where the emptyDir of a rule is for one pod. Loaded only for such rules; builtins only. Part of the pure decision.
 
-On disk it is in kubelet's directory of the pod, which kubelet removes with the pod. A mount there would keep kubelet
-from that, so an emptyDir in memory has a directory of reassert's (hook.core.linux.volumes makes both).
+On disk it is in kubelet's directory of the pod, which kubelet removes with the pod. A mount there would prevent that,
+so an emptyDir in memory has a directory of reassert's (hook.core.linux.volumes makes both).
 """
 
 from hook.core.policy.entries import Mount
@@ -18,7 +18,7 @@ OWN = "reassert"
 def in_memory(pods: str) -> str:
     """Has a directory for each pod with emptyDirs in memory, by the pod's UID. /run is empty after a reboot.
 
-    `pods`: kubelet's directory of pods. Those of another `kubelet.root` are no pods that are gone.
+    `pods`: kubelet's directory of pods. Pods of another `kubelet.root` do not count as gone.
     """
     return f"/run/reassert/volumes/{pods.strip('/').replace('/', '-')}"
 

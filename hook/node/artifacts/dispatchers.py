@@ -17,7 +17,7 @@ DIRECTORY = "/usr/local/sbin"
 
 
 def use_prefix(prefix: str) -> None:
-    """Makes dispatchers lie below a directory, or where they lie by default (`prefix` "")."""
+    """Places dispatchers below a directory, or in the default place (`prefix` "")."""
     global DIRECTORY  # noqa: PLW0603  # one node, one place
     DIRECTORY = f"{prefix or '/usr/local'}/sbin"
 
@@ -37,7 +37,7 @@ WHERE = {
 
 
 _NOT_FOR_THE_RUNTIME = "case ${1-} in --cold=*) shift ;; esac\n"
-"""Line of sh for what takes the place of a warm dispatcher: a front that read that one adds such an argument."""
+"""Line of sh for the script in place of a warm dispatcher: a front that has read the old one adds such an argument."""
 
 
 def dispatcher_for(
@@ -45,10 +45,9 @@ def dispatcher_for(
 ) -> tuple[str, State]:
     """The path of the dispatcher for a real runtime, and what is to be there.
 
-    `real`, `program`: absolute paths. `taken`: dispatcher paths that are spoken for, with their real runtimes; this
-    one is added. Two runtimes of one name get two dispatchers, and what lies there and is not ours is left alone.
-    `rootless`: for podman, which ordinary users call too (hook.entry.dispatcher): `reassert-podman-crun`.
-    `front`: as in Choice.
+    `real`, `program`: absolute paths. `taken`: the dispatcher paths in use, with their real runtimes; this one is
+    added. Two runtimes of one name get two dispatchers, and a file there that is not ours is left alone. `rootless`:
+    for podman, which ordinary users call too (hook.entry.dispatcher): `reassert-podman-crun`. `front`: as in Choice.
     Raises NodeError where `real` is no program.
     """
     if not os.path.isabs(real) or not os.path.isfile(real) or not os.access(real, os.X_OK):
@@ -94,7 +93,7 @@ def real_of(path: str) -> str | None:
 
 
 def pass_through(real: str) -> State:
-    """What stands in a dispatcher's place while what runs still calls it: the real runtime alone."""
+    """What replaces a dispatcher while running processes still call it: a call of the real runtime."""
     gone = f"{MARK}, which is gone; what runs still calls this"
     text = f'#!/bin/sh\n{gone}\n{_NOT_FOR_THE_RUNTIME}exec {shlex.quote(real)} "$@"\n'
     return State(text.encode(), mode=0o755)

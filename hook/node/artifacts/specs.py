@@ -72,7 +72,7 @@ def base_spec(default: dict[str, Any], program: str, env: list[str], hook_file: 
 def reserved_env(policy: Policy) -> list[str]:
     """Returns an env entry for each name to which the policy gives a value: the first rule's, in the policy's order.
 
-    Without these entries the verifying hook would refuse every container that lacks a reserved name. If a pod or
+    Without them the verifying hook would refuse every container that lacks a reserved name. If a pod or
     a device plugin sets such a name again, containerd replaces the entry, so NRI, which cannot correct a duplicate,
     never sees one. A name that must
     be absent is not included: NRI cannot remove env. Raises NodeError for a value that cannot be read.

@@ -138,7 +138,7 @@ def _replace(path: str, state: State) -> None:
             os.unlink(temporary)
         if (
             isinstance(error, OSError) and error.filename is None
-        ):  # write(2) reports no path, for example for a full disk
+        ):  # the error of write(2) has no path, for example on a full disk
             error.filename = path
         raise
 
@@ -150,7 +150,7 @@ def temporary_name(path: str) -> str:
 
 
 def remove_temporary(path: str) -> None:
-    """Removes the temporary file of an interrupted `put`. No error on a read-only file system, which has none."""
+    """Removes the temporary file of an interrupted `put`. A read-only file system, which has none, is no error."""
     temporary = temporary_name(path)
     if os.path.lexists(temporary):
         os.unlink(temporary)

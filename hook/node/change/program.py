@@ -115,7 +115,7 @@ def path_in_use() -> str:
 
 
 def front_in_use() -> str:
-    """The path of front that a wired engine's files name, as it lasts over upgrades; "" where it was not built."""
+    """The path of front that a wired engine's files name, which stays valid after upgrades; "" if it was not built."""
     return f"{os.path.dirname(path_in_use())}/{FRONT}" if os.access(f"{_own_tree()}/{FRONT}", os.X_OK) else ""
 
 
@@ -130,11 +130,11 @@ def _seed_text() -> bytes:
     return source.read_bytes()
 
 
-# -- where it lies, and whether another one does
+# -- where it is, and whether there is another one
 
 
 def locate(prefix: str = "") -> None:
-    """Makes program and dispatchers lie where they do on this node, or below `prefix`. Raises NodeError.
+    """Places program and dispatchers where they are on this node, or below `prefix`. Raises NodeError.
 
     A change that was interrupted before it was recorded is in its journal.
     """
@@ -188,7 +188,7 @@ def refuse_another(record: Record, installs: bool) -> None:
     `installs`: raise NodeError too where a package is installed and this program is not its own.
     """
     wired = called(record)
-    if wired and not is_there(wired):  # it is gone, so this program takes its place
+    if wired and not is_there(wired):  # it was removed, so this program replaces it
         wired = ""
     if wired and wired != path_in_use():
         raise NodeError(

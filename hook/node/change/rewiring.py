@@ -41,7 +41,7 @@ class Target:
 
 
 def base_of(record: Record, engine: AnyEngine, disk: Disk) -> Base:
-    """Returns files without reassert: the recorded state, or of a file edited since, that without our settings."""
+    """Returns files without reassert: their recorded state; a file that was edited since, without our settings."""
 
     def base(path: str) -> State | None:
         owned, now = record.owned(path), disk.at(path)
@@ -107,8 +107,8 @@ class Rewiring:
     def restarts(self) -> bool:
         """Whether the engine must read its configuration again.
 
-        It must even if a user has restored a file already, or if all files are right: what counts is what it has
-        loaded. Raises NodeError if it does not tell that.
+        It must do so even if a user has restored a file already, or all files are right: what it has loaded counts.
+        Raises NodeError if the engine does not report that.
         """
         return bool(self.restored) or self.references_differ() or bool(self._not_loaded(self.before))
 
@@ -152,7 +152,7 @@ class Rewiring:
         after = self.before
         try:
             started = self._started()
-            stopped = self.stale_units if started else []  # by the start of the others, so a rollback starts them
+            stopped = self.stale_units if started else []  # started by the others, so a rollback starts them
             journal = journals.begin(operation, self.engine.name, changes, started + stopped, self.directory, running)
             for path, state in changes:
                 if path in different and not path.startswith(self.directory):
@@ -189,7 +189,7 @@ class Rewiring:
         return True
 
     def _refuse_a_last_restart(self) -> None:
-        """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
+        """Checks that the engine will start again, before anything is changed. Raises NodeError."""
         if self.engine.service and systemd.is_masked(self.engine.service):
             raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
         blockers = self.engine.blockers(self.before) if self.target.adapters else []
@@ -249,7 +249,7 @@ class Rewiring:
             journal.end(self.directory)
 
     def _first_to_pause(self, changes: list[Change]) -> str:
-        """The first path of what starts that are under way may still call, after the dispatchers, which go first."""
+        """The first path, after the dispatchers, that container starts in progress may still call."""
         gone = [path for path, _ in changes if real_of(path)]
         called = [path for path, _ in changes if path not in gone and not path.startswith(self.directory)]
         return called[0] if gone and called else ""
@@ -379,7 +379,7 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
 
 
 def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callable[[str], None]) -> None:
-    """Removes programs that a change added, unless containers that started meanwhile call them. Raises OSError."""
+    """Removes programs that a change added, unless containers that started since call them. Raises OSError."""
     try:
         engine.clear_probes()
     except NodeError as error:
@@ -395,7 +395,7 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callab
     waited = not scripts
     for path in new:
         real = real_of(path)
-        if not (real or waited):  # the dispatchers have gone, what they call goes next
+        if not (real or waited):  # the dispatchers are removed, what they call is next
             tree.let_starts_end()
             waited = True
         users = engine.users(now, path) if path in scripts else 0
@@ -413,7 +413,7 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callab
 
 
 def _after_dispatchers(path: str) -> bool:
-    """Sorts paths by the order in which they go: dispatchers first, then what starts through them may still call."""
+    """Sorts paths in the order of their removal: dispatchers first, then what starts through them may still call."""
     return not real_of(path)
 
 

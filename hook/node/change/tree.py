@@ -31,7 +31,7 @@ COMMAND = "/usr/local/bin/reassert"
 
 
 def use_prefix(prefix: str) -> None:
-    """Makes these paths lie below a directory, or where they lie by default (`prefix` "")."""
+    """Places these paths below a directory, or in the default place (`prefix` "")."""
     global PLACE, STAGING, COMMAND  # noqa: PLW0603  # one node, one place
     program = prefix or "/opt"
     PLACE, STAGING = f"{program}/reassert", f"{program}/.reassert.reassert-aside"
@@ -44,7 +44,7 @@ def is_installed(path: str) -> bool:
 
 
 _SECONDS = 1
-"""Seconds that a replaced program stays at least: a dispatcher may have read `start` and not executed it yet."""
+"""Seconds for which a replaced program stays: a dispatcher may have read `start` and not executed it yet."""
 
 _EXECUTED = 0.05
 """Seconds within which a process that has opened a dispatcher shows its arguments."""

@@ -37,7 +37,7 @@ class Choice:
     `program`: absolute path of the reassert executable that is to be called, as it lasts over upgrades. `policy`:
     the node's. `unit`: whether NRI's plugin is a service of this node; else others run it. `agent`: whether a resident
     agent is wanted. `front`: absolute path of front, as it lasts over upgrades; "" where there is to be no agent.
-    `metrics`: the agent's options for metrics; None: no install was ever told any.
+    `metrics`: the agent's options for metrics; None: no install had any.
     """
 
     adapters: tuple[str, ...]
@@ -56,7 +56,7 @@ class Choice:
 
 
 BYPASSES = "a name that the engine keeps for itself: a container that asks for it bypasses reassert"
-"""The note of a handler that cannot be wired. `verify` names it, and is not the worse for it."""
+"""The note of a handler that cannot be wired. `verify` names it, and its result is not affected."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ class Engine(ABC, Generic[Now]):
         return []
 
     def blockers(self, before: Callable[[], Now]) -> list[str]:
-        """Returns what would keep the daemon from starting again, reassert's changes aside. `before`: returns `now`."""
+        """Returns what keeps the daemon from starting again, without our changes too. `before`: returns `now`."""
         return []
 
     def hints(self, now: Now) -> list[str]:
@@ -193,9 +193,9 @@ class Engine(ABC, Generic[Now]):
         return now
 
     def not_loaded(self, now: Now, loaded: Now, notes: dict[str, Any]) -> list[str]:
-        """Returns the handlers that the files wire and the running daemon has otherwise. `loaded`: as it returns it."""
+        """Returns the handlers that the daemon has loaded otherwise than the files have them. `loaded`: its result."""
 
-        def without_plugin(of: Now) -> list[Handler]:  # whose service may start between the two
+        def without_plugin(of: Now) -> list[Handler]:  # its service may start between the two
             found = self.handlers(of, notes)
             return [replace(each, wired=tuple(name for name in each.wired if name != NRI)) for each in found]
 

@@ -277,7 +277,7 @@ class Crio(Engine[Files]):
             raise NodeError(f"{self.title} at {address} answers /config with {status}")
         return Files(toml.parse(answer.decode(errors="replace"), f"/config of {self.title}"), {}, self._ours, {})
 
-    # -- what is to be
+    # -- the wanted settings
 
     def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns one drop-in; no existing file is edited."""
@@ -295,7 +295,7 @@ class Crio(Engine[Files]):
             entry = hooks_d(choice.program, "createRuntime", file=choice.hook_file)
             wiring.artifacts.append((f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())))
             hooks = toml.get(values, _HOOKS_DIR, [])
-            if HOOKS not in hooks:  # else the command line has it
+            if HOOKS not in hooks:  # otherwise the command line sets it
                 settings[_HOOKS_DIR] = [*hooks, HOOKS]
             env = [] if RUNTIME in choice.adapters else reserved_env(choice.policy)
             if env:  # the hook cannot set env, and would refuse every container that lacks it
@@ -397,7 +397,7 @@ class Crio(Engine[Files]):
     def users(self, now: Files, path: str) -> int:
         """Returns how many containers were created with this path as their platform_runtime_paths.
 
-        CRI-O stores it with the container. Any other runtime_path it looks up for each operation.
+        CRI-O stores it with the container. CRI-O looks up any other runtime_path for each operation.
         """
         root = toml.get(now.effective(with_ours=True), ("crio", "root"), "/var/lib/containers/storage")
         files = glob.glob(f"{glob.escape(str(root))}/*-containers/*/userdata/config.json")

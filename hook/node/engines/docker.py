@@ -101,7 +101,7 @@ class Docker(Engine[Settings]):
     def handlers(self, now: Settings, notes: dict[str, Any]) -> list[Handler]:
         """Returns the runtimes in daemon.json, and runc if it is the default.
 
-        Beside those that are wired, dockerd's own runc is one too, which no setting redirects (`wire` remarks on it).
+        dockerd's own runc, which no setting redirects, is a handler too (`wire` has a remark about it).
         """
         default = now.default()
         found = [Handler("runc", systemd.which("runc") or "runc", (), "the default")] if default in _STOCK else []
@@ -161,7 +161,7 @@ class Docker(Engine[Settings]):
             found.append((str(one["Name"]).lstrip("/"), str(one["HostConfig"].get("Runtime", ""))))
         return found
 
-    # -- what is to be
+    # -- the wanted settings
 
     def wire(self, now: Settings, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns a daemon.json with a dispatcher for every runtime, and with a runtime of ours that wraps runc."""
@@ -204,7 +204,7 @@ class Docker(Engine[Settings]):
         return edited
 
     def _wrap(self, name: str, entry: dict[str, Any], choice: Choice, wiring: Wiring) -> None:
-        """A dispatcher in the place of what the entry calls; its runtimeArgs and options go on to that."""
+        """A dispatcher replaces what the entry calls, and gets its runtimeArgs and options."""
         called = _called(entry)
         if called is None:
             kind = entry.get("runtimeType") or "without a path"
@@ -324,7 +324,7 @@ class Docker(Engine[Settings]):
         return sum(shims.users(path, state) for state in _STATES)
 
     def called_for(self, now: Settings, container_id: str) -> str:
-        """As its shim was told."""
+        """The value that its shim was started with."""
         return next(filter(None, (shims.called_for(container_id, state) for state in _STATES)), "")
 
     # -- dockerd itself

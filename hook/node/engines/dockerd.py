@@ -85,7 +85,7 @@ def wait_for_reload(ask: Callable[[], None], address: str) -> None:
 
 def _connection(address: str, seconds: float) -> HTTPConnection:
     import socket
-    from http.client import HTTPConnection  # with email and more: only an engine that is asked needs it
+    from http.client import HTTPConnection  # imports email and more, which only a query needs
 
     class Connection(HTTPConnection):
         def connect(self) -> None:

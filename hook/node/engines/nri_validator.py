@@ -30,8 +30,8 @@ class Validator(NamedTuple):
     def settings(self, values: dict[str, Any], choice: Choice, notes: dict[str, Any]) -> dict[Key, Any]:
         """Settings that make the plugin required; none where the engine has no validator.
 
-        None either in Audit mode and with `failurePolicy: Ignore`, which let containers start without a decision; and
-        none where others run the plugin: a pod that brings it could not start while the plugin is away.
+        Nor in Audit mode and with `failurePolicy: Ignore`, which let containers start without a decision; nor where
+        others run the plugin: a pod that brings it could not start while the plugin is away.
         """
         table = toml.get(values, self.table)
         policy = choice.policy
@@ -51,7 +51,7 @@ class Validator(NamedTuple):
         return {"enable": bool(table.get(self.enable)), "required": required}
 
     def restore(self, values: dict[str, Any], notes: dict[str, Any]) -> None:
-        """Put back, in `values`, what the engine had."""
+        """Restore in `values` what the engine had."""
         if notes.get(NOTE):
             toml.put(values, (*self.table, self.enable), notes[NOTE]["enable"])
             toml.put(values, (*self.table, self.required), notes[NOTE]["required"])

@@ -221,7 +221,7 @@ class Podman(Engine[Files]):
     def settle(self, seconds: float = _COMMAND_SECONDS) -> None:
         """Waits for commands that began before the last change; one that only starts a container ends soon."""
         changed = _changed()
-        left = min(changed + seconds - time.time(), seconds)  # a file's time may lie in the future
+        left = min(changed + seconds - time.time(), seconds)  # a file's time may be in the future
         systemd.wait_until(lambda: not _older(changed), left, 0.05)
 
 

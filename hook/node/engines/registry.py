@@ -24,7 +24,7 @@ CONTAINERS_OF = {"crio": CRIO, "k3s": CONTAINERD, "rke2": CONTAINERD}
 """What `Identity.engine`, events and `audit` call the engine of a container, where that is another name."""
 
 _PROGRAMS = {"containerd": "containerd", "crio": "crio", "docker": "dockerd", "podman": "podman"}
-"""By which an engine is found, without its module. k3s and RKE2 are by the data directory of their agent."""
+"""The traces of each engine, for a search without its module. k3s and RKE2 have the data directory of their agent."""
 
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
 _SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}

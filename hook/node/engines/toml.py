@@ -68,7 +68,7 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
 
     Raises NodeError if the text is not TOML, or if the edited text would not have exactly the wanted values.
     """
-    import tomlkit  # late: most commands edit nothing, and it takes long to load
+    import tomlkit  # imported late: most commands edit nothing, and it loads slowly
     from tomlkit.exceptions import TOMLKitError
 
     wanted = parse(text, path)

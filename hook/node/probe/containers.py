@@ -129,7 +129,7 @@ class ContainerStarter:
     def remove(self, name: str) -> None:
         """Removes a container. Raises NodeError."""
         done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
-        if done.returncode and name in self._names():  # --rm may have been faster
+        if done.returncode and name in self._names():  # --rm may have removed it already
             raise NotRemoved(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
 
     def _names(self) -> list[str]:
@@ -261,7 +261,7 @@ def _mapped(pid: int) -> tuple[str, list[str]]:
     while time.monotonic() < deadline:
         lines = [line.split(maxsplit=5) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
         now = [line[5] for line in lines if len(line) == 6 and "x" in line[1] and line[5].startswith("/")]
-        if now and now == before and stat_of(pid)[0] == "S":  # asleep twice with the same
+        if now and now == before and stat_of(pid)[0] == "S":  # asleep twice with the same libraries
             executable = os.readlink(f"/proc/{pid}/exe")
             return executable, sorted(set(now) - {executable})
         before = now

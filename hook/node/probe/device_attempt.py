@@ -1,6 +1,6 @@
 """The ways in which a pod can ask for a device that it was not allocated, one test container for each.
 
-Only ways against which the policy has a rule: `deviceAllocations.exclusive`, and `annotations` that must be absent.
+Only ways that a rule of the policy forbids: `deviceAllocations.exclusive`, and `annotations` that must be absent.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TARGET = "/reassert-verify"
 
 @dataclass(frozen=True)
 class DeviceAttempt:
-    """A way to ask. `why`: why it cannot be tried, or ""; `absent`: because no pod of this node can take it either."""
+    """A way to ask. `why`: why it cannot be tried, or ""; `absent`: no pod of this node can use it either."""
 
     name: str
     mounts: Pairs = ()
@@ -50,7 +50,7 @@ def closed_world(rules: list[Rule], facts: Facts, identity: Identity) -> Closed 
 
 
 def ways(rules: list[Rule], closed: Closed | None) -> list[DeviceAttempt]:
-    """The ways that these rules are against. Raises Undecided, OSError."""
+    """The ways that these rules forbid. Raises Undecided, OSError."""
     return [*(_to_devices(rules, closed) if closed else []), *_by_annotation(rules)]
 
 
@@ -149,5 +149,5 @@ def _look(way: DeviceAttempt, running: Running, closed: Closed | None) -> Tried:
         return Tried(way.name, UNTRIED, "it runs in gVisor, into whose devices only the container can look")
     found = observe.reached(running.pid, closed) if closed else []
     if not found:
-        running.environ()  # it still runs: nothing is missing because it ended
+        running.environ()  # it still runs, so nothing is missing because of its end
     return Tried(way.name, EXPOSED, "; ".join(found[:3])) if found else Tried(way.name, PROTECTED)

@@ -18,7 +18,7 @@ PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
 
 
 def covering(policy: Policy, identity: Identity) -> tuple[list[Match], dict[str, str]]:
-    """Returns the rules that match a container for every adapter, and for each other rule why it is not tried."""
+    """Returns the rules that match a container for every adapter, and why each other rule is not tried."""
     judged = [{match.rule.name: match for match in select(policy, each)} for each in _views(identity)]
     certain: list[Match] = []
     others: dict[str, str] = {}

@@ -58,7 +58,7 @@ def in_sentry(content: Callable[[str], bytes], reserved: list[Mount]) -> list[di
     devices and inode numbers are gVisor's own. Raises NodeError, OSError.
     """
     rows = [line.split() for line in os.fsdecode(content("/proc/mounts")).splitlines()]
-    there = {row[1]: row[3].split(",") for row in rows}  # of two at one path, the last is on top
+    there = {row[1]: row[3].split(",") for row in rows}  # if two mounts are at one path, the last is on top
     ours: list[dict[str, object]] = []
     foreign: list[dict[str, object]] = []
     for mount in sorted(reserved, key=lambda mount: mount.destination.count("/")):
@@ -161,7 +161,7 @@ def _take_devices(pid: int, closed: Closed, cgroups: list[Path]) -> tuple[Taken,
             if may:
                 found.append(f"its cgroup gives {may} access to {path} ({device_name(number)})")
         return Taken(pid, lambda: None), found
-    except Exception as error:  # of any type: the parent is told
+    except Exception as error:  # an error of any type is reported to the parent
         return str(error) or type(error).__name__
 
 

@@ -2,7 +2,7 @@
 
 No image is pulled: a test pod runs the engine's sandbox image, which every node that ever ran a pod has. Its program
 only sleeps. kubelet ends pods that the API server does not know within seconds, so a test pod can end before it is
-run_probe: then ContainerGone is raised.
+examined: then ContainerGone is raised.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _EXIT_SECONDS = 2.0
 """The wait for the engine to notice that a process has ended, in seconds."""
 
 _REMOVALS = 4
-"""Attempts to remove a pod: one fails while something else removes it."""
+"""Attempts to remove a pod: an attempt fails while another process removes it."""
 
 _NAMESPACES = {"network": NODE, "pid": OWN}
 """The network namespace is the node's, so no CNI plugin and no address is needed."""
@@ -360,7 +360,7 @@ def connected(url: str) -> Iterator[None]:
         if answer.status != http.client.SWITCHING_PROTOCOLS:
             raise NodeError(f"the engine's streaming server answers with HTTP status {answer.status}")
         yield
-        with suppress(OSError):  # until the engine has seen the end: containerd may else be slow to stop the pod
+        with suppress(OSError):  # wait until the engine has noticed the end, else containerd may stop the pod slowly
             answer.fp.read()
     except (OSError, http.client.HTTPException) as error:
         raise NodeError(f"the engine's streaming server does not answer: {error}") from None

@@ -30,7 +30,7 @@ class Proof:
     def before(self, now: Any) -> None:
         """Starts a container under each handler before the change. Raises NodeError if none starts under any handler.
 
-        A handler whose containers do not start now is left out of the test after the change. A remark says so.
+        The test after the change leaves out a handler whose containers do not start now. A remark says so.
         """
         with closing(self.engine.starter(now)) as starter:
             handlers = [handler for handler in self.engine.handlers(now, {}) if handler.runtime]

@@ -70,10 +70,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Accepted:
-    """The parts that the operator accepts as not tried, and the other engines that run on this node.
+    """The untried parts that the operator accepts, and the other engines that run on this node.
 
-    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `warm/NAME`, `rule/NAME`, `way/NAME`). `beside`: a line for
-    each other engine.
+    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `warm/NAME`, `rule/NAME`, `way/NAME`). `beside`: one line
+    for each other engine.
     """
 
     parts: list[str] = field(default_factory=list)

@@ -85,7 +85,7 @@ def translate_exit(running: Running) -> Iterator[None]:
 
 
 def _is_alive(pid: int, seconds: float) -> bool:
-    """Whether a process is there, and still there after a time. One that is ending has no program any more."""
+    """Whether a process is there, and still there after a time. A process that is ending has no program any more."""
 
     def has_ended() -> bool:
         try:

@@ -80,7 +80,7 @@ class Marks:
     """Files that mark the test containers of this command, for events and metrics (`hook.core.events.is_probe`)."""
 
     def __init__(self) -> None:
-        """`cold`: whether the agent is not to answer the starts of what is marked from now on."""
+        """`cold`: whether the agent must not answer the starts of containers that are marked from now on."""
         self._paths: list[str] = []
         self.cold = False
 
@@ -118,7 +118,7 @@ class NotStarted(NodeError):
 
 
 class ContainerGone(NodeError):
-    """Something else ended the container before it was run_probe, as kubelet ends pods that it does not know."""
+    """Something else ended the container before it was examined, as kubelet ends pods that it does not know."""
 
 
 class NotRemoved(NodeError):
@@ -126,7 +126,7 @@ class NotRemoved(NodeError):
 
 
 class Unsupported(NodeError):
-    """The engine does not have a way that was to be tried."""
+    """The engine does not support a way that should be tried."""
 
 
 @dataclass(frozen=True)

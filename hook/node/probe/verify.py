@@ -142,7 +142,7 @@ def _rules(policy: Policy, starter: Starter) -> tuple[list[Match], dict[str, str
 
 
 def both_ways(attempt: Attempt, handler: Handler) -> Finding:
-    """The worse of two findings, of starts that the agent answers and of starts that it does not."""
+    """The worse of two findings: of starts that the agent answers, and of starts that it does not answer."""
     since = timestamp(time.time_ns())
     first = attempt.finding(handler)
     if not {RUNTIME, HOOK} & set(handler.wired):
@@ -154,7 +154,7 @@ def both_ways(attempt: Attempt, handler: Handler) -> Finding:
         second = attempt.finding(handler)
     finally:
         marks.cold = False
-    if reasons:  # what was meant to be warm was not
+    if reasons:  # a start that should have been warm was cold
         saw = f"no start was warm: {', '.join(reasons)}; see `reassert node status`"
         fault = "" if BY_DESIGN.issuperset(reasons) else saw
         return replace(first, saw=[*first.saw, saw], ways={WARM: UNTRIED, COLD: second.result}, never_warm=fault)
@@ -180,10 +180,10 @@ def _why_none_was_warm(since: str) -> list[str]:
 
 @dataclass
 class Seen:
-    """What was seen of a container and, where something else ended it, of the next ones of the same kind.
+    """What was seen of a container and, if something else ended it, of the next ones of the same kind.
 
     `decided`: the plan for its first process. `executed`: what is wrong in an executed process, or why that is not
-    known. `asked`: what a process got whose caller set reserved env. None: not looked at yet.
+    known. `asked`: what a process got when its caller set reserved env. None: not looked at yet.
     """
 
     decided: Plan | None = None
@@ -197,7 +197,7 @@ class Seen:
         return wrong or [str(reason) for reason in (decided.denials + decided.errors if decided else ())]
 
     def leave(self, reason: str, env: bool) -> None:
-        """What was not seen will not be seen any more. `env`: whether the caller of an exec was to set env."""
+        """Nothing else will be seen of it. `env`: whether the caller of an exec was to set env."""
         if self.executed is None:
             self.executed = reason
         elif env and self.executed == [] and self.asked is None:
@@ -258,7 +258,7 @@ class Attempt:
         return replace(finding, result=result, saw=[*saw, *finding.saw, *held], asked=(*finding.asked, *tried))
 
     def _hostile(self, handler: Handler) -> Finding:
-        """Starts a container with every override; if it is refused, one without those that are always refused."""
+        """Starts a container with all overrides; if it is refused, one without those that a correct node refuses."""
         progress(f"handler {handler.name}: starting a hostile container")
         first = self._once(handler, self.env(False), self.mounts(False))
         if first.result != PROTECTED or first.executed or not (self.env(True) or self.mounts(True)):
@@ -283,7 +283,7 @@ class Attempt:
         return _seen(handler, seen, env, mounts)
 
     def _look(self, running: Running, seen: Seen, env: bool, mounts: bool) -> None:
-        """Looks at what was not seen yet. Raises ContainerGone, NotStarted, NodeError, OSError."""
+        """Examines what was not seen yet. Raises ContainerGone, NotStarted, NodeError, OSError."""
         if seen.decided is None:
             mounts_of_all = [mount for match in self.matches for mount in match.rule.mounts]
             reserved = [located(mount, self.starter.identity) or mount for mount in mounts_of_all if mount.volume]
@@ -306,7 +306,7 @@ class Attempt:
             seen.asked = self._exec_env(running, seen.decided)
 
     def _exec_env(self, running: Running, decided: Plan) -> Tried:
-        """What a process gets whose caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
+        """What a process gets if its caller sets reserved env, as `kubectl exec --env` and `docker exec --env` do."""
         try:
             left = _in_exec(running, decided, self.env(True))
         except (ContainerGone, NotStarted):

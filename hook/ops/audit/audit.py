@@ -141,7 +141,7 @@ class ContainerReport:
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
     `reaches`: files of an engine or of reassert that its volumes reach, where `nodePaths` is Report. `trusts`: the
-    trust stores that it sees as they are, each with its generation.
+    trust stores that it sees undamaged, each with its generation.
     """
 
     id: str
@@ -171,7 +171,7 @@ class Audit:
         return {state: sum(finding.state == state for finding in self.findings) for state in STATES}
 
     def exit_status(self) -> int:
-        """DRIFT if one differs, even if others could not be seen; NOT_ALL_SEEN if that is all."""
+        """DRIFT if one differs, even if others could not be seen; NOT_ALL_SEEN if none differs and one was not seen."""
         counts = self.counts()
         return DRIFT if counts[DRIFTED] else NOT_ALL_SEEN if counts[UNKNOWN] else ALL_IN_POLICY
 
@@ -187,7 +187,7 @@ class Audit:
 
 
 def audit(known: Round, containers: list[Running], seconds: float = workers.SECONDS) -> Audit:
-    """Look at these containers, each for so long in a process of its own without rights (hook.node.workers)."""
+    """Look at containers, each for so many seconds in a process of its own without rights (hook.node.workers)."""
     judge = Judge(known.why)
     read = lru_cache(64)(read_file)
     if not known.policy.missing and any(rule.uses_allocations for rule in known.policy.candidates(None)):
@@ -220,7 +220,7 @@ def take(container: Running) -> Process | Exception:
 def _report(
     known: Round, judge: Judge, read: Callable[[str, int], bytes], container: Running, taken: Process | Exception
 ) -> ContainerReport | None:
-    """What is found of a container; None if it has ended. Never raises for what a container can cause."""
+    """The finding about a container; None if it has ended. Never raises for what a container can cause."""
     identity = container.identity
     try:
         if (identity is None or container.problem) and not isinstance(taken, ContainerGone):
@@ -269,7 +269,7 @@ def _judged(
 
 
 def _checked(container: Running, data: Any) -> ContainerReport:
-    """What the process that looked at a container says. A container that took it over can only speak of itself."""
+    """The result of the process that looked at a container. A container that took it over can only falsify this one."""
     try:
         texts = {name: str(data[name]) for name in ("because", "line")}
         differences = tuple(

@@ -18,7 +18,7 @@ from hook.ops.audit.inventory import chosen, running
 
 _SECONDS = 10.0
 _SHOWN = 3
-"""Differences of a container that the table shows where no container was named: with `trust`, one can have 30."""
+"""How many differences of a container the table shows if no container was named: with `trust`, one can have 30."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Audit once or again and again. Returns the exit status of the last round."""
+    """Audit once, or repeatedly. Returns the exit status of the last round."""
     if options.watch is not None and options.watch < 0:
         raise Usage("--watch takes a number of seconds from 0 on")
     while True:

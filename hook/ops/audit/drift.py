@@ -34,7 +34,7 @@ SECONDS = 3 * EVERY
 
 
 class Look(NamedTuple):
-    """When it was looked, how many containers differ, how many could not be looked at, and the ids of the former."""
+    """The last look: its time, how many containers differ, how many were not seen, and the ids of the former."""
 
     when: int = 0
     drifted: int = 0
@@ -48,14 +48,14 @@ class Look(NamedTuple):
 
 
 def record() -> None:
-    """Audit all running containers, and keep how many differ; not if the last look is new. Raises ReassertError."""
+    """Audit all running containers, and keep how many differ, unless the last look is recent. Raises ReassertError."""
     last = _read(STORE)
     if last.age() < EVERY - 30:
         return
     found = audit(read_round(SOURCE, STORE), running(), PATIENCE)
     counts, drifted = found.counts(), [each for each in found.findings if each.state == DRIFTED]
     for each in drifted:
-        if each.id not in last.ids and found.round.policy.mode != AUDIT:  # there, who is not changed differs
+        if each.id not in last.ids and found.round.policy.mode != AUDIT:  # in Audit mode all containers differ
             _tell(found.round, each)
     make_directory(STORE, 0o700)
     look = Look(int(time.time()), counts[DRIFTED], counts[UNKNOWN], tuple(each.id for each in drifted))

@@ -54,7 +54,7 @@ _ASKING_SECONDS = 10.0
 """How long the engines are asked about containers, all together: each answers within milliseconds, or none does."""
 
 _CREATING = 30.0
-"""Seconds after which a bundle without a process is that of a container that runs elsewhere, and not a new one."""
+"""Age in seconds from which a bundle without a process is not new: its container runs elsewhere."""
 
 _CGROUP = re.compile(r"/(?:[a-z-]+-)?([0-9a-f]{64})(?:\.scope)?(?=/|$)")
 """The part of a cgroup's path that engines make of a container's id."""
@@ -66,7 +66,7 @@ class Running:
 
     `bundle`: "" if it is not known. `state`: the runtime's directory for it, "" if unknown. `created`: seconds since
     the epoch. `config`: the path of its config.json, `identity`: what that says; "" and None if it cannot be read.
-    `problem`: why that is so, or why the container itself cannot be looked at.
+    `problem`: why it is unknown, or why the container itself cannot be looked at.
     """
 
     id: str
@@ -92,12 +92,12 @@ class Running:
 
     @property
     def namespace(self) -> str:
-        """The pod's namespace, "" if it is none of a pod or unknown."""
+        """The pod's namespace, "" if the container has no pod or the pod is unknown."""
         return (self.identity.namespace if self.identity else "") or ""
 
     @property
     def pod(self) -> str:
-        """The pod's name, "" if it is none of a pod or unknown."""
+        """The pod's name, "" if the container has no pod or the pod is unknown."""
         return (self.identity.pod if self.identity else "") or ""
 
     @property
@@ -137,7 +137,7 @@ def running(ids: Iterable[str] | None = None) -> list[Running]:
 
 
 def learn_all(policy: Policy, containers: Iterable[Running], store: str = STORE) -> None:
-    """Ask the engines what a policy needs to know of these containers. It takes rights that looking at them lacks."""
+    """Ask the engines what a policy needs to know of containers, with rights that the processes that look lack."""
     began = time.monotonic()
     for container in containers if policy.asks else ():
         if container.identity and time.monotonic() - began < _ASKING_SECONDS:
@@ -191,7 +191,7 @@ def _described(
 
 
 def _process(record: dict[str, Any]) -> tuple[int, int]:
-    """The first process and its start time, 0 if unknown, of runc's state.json, crun's status or runsc's."""
+    """The first process and its start time, 0 if unknown, from runc's state.json, crun's status or runsc's record."""
     sandbox = record.get("sandbox")  # runsc's
     pid = record.get("init_process_pid", sandbox.get("pid") if isinstance(sandbox, dict) else record.get("pid"))
     started = record.get("init_process_start", record.get("process-start-time"))
@@ -199,7 +199,7 @@ def _process(record: dict[str, Any]) -> tuple[int, int]:
 
 
 def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
-    """Containers of containerd that no known state directory has. `recorded`: ids that one has, also of no process."""
+    """Containers of containerd without a known state directory. `recorded`: ids of records, also without a process."""
     for pattern in BUNDLES:
         for bundle in sorted(glob(pattern)):
             container_id = bundle.rpartition("/")[2]
@@ -256,7 +256,7 @@ def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) ->
 
 
 def _is_first(process: Process, namespace: str, container_id: str) -> bool:
-    """Whether its parent is outside of the container, or of what this process may see."""
+    """Whether its parent is outside of the container, or invisible to this process."""
     try:
         with Process(process.parent()) as parent:
             return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
@@ -289,8 +289,8 @@ def _id_in(cgroups: list[str]) -> str:
 def chosen(word: str, containers: list[Running]) -> Running:
     """The container that a user means: by id, else by the beginning of an id, else by a name.
 
-    A name is only ever a name: one that equals another container's id does not hide that one. A pod's sandbox is meant
-    only if nothing else is. Raises ReassertError if it is none, or more than one.
+    A name that equals another container's id does not hide that container. A pod's sandbox is chosen only if no other
+    container matches. Raises ReassertError if no container matches, or more than one.
     """
     exact = [container for container in containers if container.id == word]
     if exact:

@@ -20,18 +20,18 @@ from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
 
 SECONDS = 5.0
-"""How long one container may take. A container can make a look at it wait for ever; then its record counts."""
+"""How long one container may take. A container can block a look at it for ever; then its record counts."""
 
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""
 
 INSIDE = "changed from inside: its config.json has what the policy wants"
-"""Why a container differs that started as the policy wants it."""
+"""Why a container differs although it started as the policy wants."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that a container has not as the policy wants it. `message` never has an env value."""
+    """One difference between a container and what the policy wants. `message` never has an env value."""
 
     rule: str
     kind: str
@@ -104,7 +104,7 @@ class Judge:
         return self._difference(edit, str(problem), container, created, right)
 
     def denied(self, container: Running, spec: Spec, decided: Plan, reached: list[Reason]) -> list[Difference]:
-        """What the policy refuses a new container for, beyond its edits. `reached`: by what its volumes reach."""
+        """What the policy refuses a new container for, beyond its edits. `reached`: what its volumes reach."""
         created = _created(spec)
         said = {edit.conflict() for edit in decided.edits}
         denials = [reason for reason in decided.denials if reason.kind != NODE_PATHS]
@@ -133,7 +133,7 @@ def has_mount(spec: Spec, destination: str, source: str) -> bool:
 
 
 def _created(spec: Spec) -> decision.Decision | None:
-    """What reassert decided at create. None where it did not, and for an annotation that it did not write."""
+    """What reassert decided at create. None if it decided nothing, or did not write the annotation."""
     try:
         return decision.read(spec.annotations)
     except Undecided:

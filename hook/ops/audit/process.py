@@ -1,4 +1,4 @@
-"""One process of /proc, held by its directory: a number that is given to another process is never taken for it."""
+"""One process of /proc, held by its directory, so that another process that gets its pid is never mistaken for it."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Process:
             self._mounts.close()
 
     def hold(self) -> None:
-        """Open what takes rights, so that it can be read later without them. Raises ContainerGone, OSError."""
+        """Open what needs rights, so that it can be read later without them. Raises ContainerGone, OSError."""
         for name in ("stat", "environ"):
             self._opened[name] = self._open(name)
-        if not posix.pread(self._opened["environ"], 1, 0):  # empty during execve(2): that of the program before
+        if not posix.pread(self._opened["environ"], 1, 0):  # empty during execve(2), when the old program's env is gone
             posix.close(self._opened.pop("environ"))
             self._opened["environ"] = self._open("environ")
         try:
@@ -82,7 +82,7 @@ class Process:
         return self._mounts
 
     def check(self) -> None:
-        """Raises ContainerGone unless the process is still there: it is no zombie, and it is the one that was meant."""
+        """Raises ContainerGone if the process has ended, is a zombie, or is another one than was meant."""
         state, started = self._stat()
         if state in "ZXx" or started != self.started:
             raise ContainerGone(f"process {self.pid} is gone")
@@ -97,7 +97,7 @@ class Process:
                 "environ", ENVIRON_LIMIT
             )  # empty during execve(2)
         finally:
-            self.check()  # only root of the node may read that of a zombie, or of a process that is ending
+            self.check()  # only the node's root may read that of a zombie or of an ending process
         return data.decode("utf-8", "surrogateescape").rstrip("\0").split("\0") if data else []
 
     def cgroups(self) -> list[str]:
@@ -118,7 +118,7 @@ class Process:
         return fields[0], int(fields[19])
 
     def _fields(self) -> list[str]:
-        """Its state and what follows in stat (proc(5)). The name before it can hold anything, brackets too."""
+        """Its state and what follows in stat (proc(5)). The name before it can have any characters, also brackets."""
         return self._read("stat", _SMALL).rpartition(b")")[2].decode().split()
 
     def _link(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """The file for a bug report: what doctor, status and audit say, the policy, and events.
 
-Everything in it is known to be harmless. Of an event these are the fields below: none of them holds an env value or a
-text that a pod chooses, but names. Of the journal it is the same, what systemd says, and the places of a traceback.
+Everything in it is known to be harmless. Of an event it has the fields below. Of what a pod chooses, they hold names
+alone, and no env value. Of the journal it has the same, the lines of systemd, and the places of a traceback.
 """
 
 from __future__ import annotations

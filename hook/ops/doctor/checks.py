@@ -1,6 +1,6 @@
 """What `reassert doctor` looks at: each part is ok, a warning or bad, with the command that fixes it.
 
-What is wired and what is wrong with it is `node status`'s to say (hook.node.status); it is not computed here again.
+`node status` (hook.node.status) says what is wired and what is wrong with it; that is not computed again here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OK, WARNING, BAD = "ok", "warning", "bad"
 ERRORS = "last errors"
 
 _LOW, _BYTES = 0.05, 64 << 20
-"""A file system with a smaller part, or fewer bytes, to spare is a warning."""
+"""A file system with a smaller share of free space, or fewer free bytes, is a warning."""
 
 _DAY = 86400.0
 TAIL = 1 << 20
@@ -55,7 +55,7 @@ class Check:
 
 @dataclass(frozen=True)
 class NodeState:
-    """What is looked at once. `status`: of `node status`. `audit`: None if running containers could not be listed."""
+    """What is read once. `status`: of `node status`. `audit`: None if running containers could not be listed."""
 
     status: Status
     known: Round

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     if options.bundle:
         from hook.ops.doctor import bundle
 
-        harmless = [line for line in lines if line.part != ERRORS]  # these have messages of events
+        harmless = [line for line in lines if line.part != ERRORS]  # these contain messages of events
         data = {"checks": [asdict(line) for line in harmless]}
         count = bundle.write(options.bundle, as_table(harmless) + "\n", data, seen)
         print(printable(f"{options.bundle}: {count} files; look through it before you pass it on"), file=sys.stderr)
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def as_table(lines: list[Check]) -> str:
-    """One line for each check; below it the command that fixes it, unless the line has said it."""
+    """One line for each check; below it the command that fixes it, unless the line has it already."""
     rows: list[list[str]] = []
     part = ""
     for line in lines:

@@ -44,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _begun(found: Iterator[Event]) -> Iterator[Event]:
-    """The same events. A log that cannot be opened is an error now, and not after the table's head."""
+    """The same events. A log that cannot be opened is an error before the head of the table is printed."""
     first = list(itertools.islice(found, 1))
     return itertools.chain(first, found)
 

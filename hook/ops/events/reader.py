@@ -49,7 +49,7 @@ class _File:
 
     def lines(self) -> Iterator[bytes]:
         """The complete lines that were appended since the last call."""
-        if os.fstat(self._fd).st_size < self.position:  # truncated, as by logrotate's copytruncate
+        if os.fstat(self._fd).st_size < self.position:  # it was truncated, as by logrotate's copytruncate
             self.position = 0
         rest, at = b"", self.position
         while chunk := os.pread(self._fd, _CHUNK, at):
@@ -58,7 +58,7 @@ class _File:
             for line in complete:
                 self.position += len(line) + 1
                 yield line
-            if len(rest) > _LONGEST:  # no line of reassert; its end is skipped as a line of its own
+            if len(rest) > _LONGEST:  # not a line of reassert; its end is skipped as a line of its own
                 self.position += len(rest)
                 rest = b""
 
@@ -143,7 +143,7 @@ class Tail:
         """Open the files that are there since the last look, in their order."""
         try:
             status = os.lstat(self._path)
-        except OSError:  # missing, or between the two steps of a rotation
+        except OSError:  # it is missing, or a rotation is between its two steps
             return
         if self._files and (status.st_dev, status.st_ino) == self._files[-1].key:
             return
@@ -163,7 +163,7 @@ class Tail:
 def _open_all(path: str, since: str, known: frozenset[Any] | set[Any] = frozenset()) -> list[_File]:
     """The log and its rotated files, oldest first; without those that were last written before `since`.
 
-    They are opened newest first: if the log is rotated meanwhile, a file is met twice, and none is missed. `known`:
+    They are opened newest first: if the log is rotated in between, a file is opened twice, and none is missed. `known`:
     keys of files that are open; they and what is older are left out. Raises OSError for the log itself.
     """
     earliest = seconds_of(since) - 1  # the clock of file times is a little behind the one of events
@@ -202,7 +202,7 @@ def _rotated(path: str) -> list[str]:
     except OSError:
         return []
     numbers = sorted(int(found[1]) for found in map(pattern.fullmatch, names) if found)
-    # One more than there are: a rotation between this list and the opening moves each file on by one.
+    # One more than exist: a rotation between this list and the opening renames each file to the next number.
     return [f"{path}.{number}" for number in [*numbers, numbers[-1] + 1 if numbers else 1]]
 
 
@@ -214,7 +214,7 @@ def _events(file: _File, since: str) -> Iterator[Event]:
 
 
 def parse(line: bytes) -> Event:
-    """One line of the log; {} for what is no event."""
+    """One line of the log; {} if it is not an event."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):
@@ -223,7 +223,7 @@ def parse(line: bytes) -> Event:
 
 
 def seconds_of(timestamp: object) -> float:
-    """Seconds since the epoch of a time in ISO 8601; 0 for what is none."""
+    """Seconds since the epoch of a time in ISO 8601; 0 for any other text."""
     try:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except ValueError:

@@ -91,14 +91,14 @@ _NOTES = (
 
 
 def _cells(workload: Workload) -> list[str]:
-    """The row of a workload, but its rules."""
+    """The row of a workload, without its rules."""
     outcomes = ", ".join(f"{number} {_WORDS[name]}" for name, number in workload.outcomes.items() if number)
     times = seen(workload.first), seen(workload.last)
     return [workload.namespace or "-", shortened(workload.title(), _CELL), outcomes, str(workload.starts), *times]
 
 
 def heading(summary: Summary) -> str:
-    """What was read, and how many workloads are refused, in a sentence or two."""
+    """One or two sentences: what was read, and how many workloads are refused."""
     if not summary.read:
         return "No container was changed or refused."
     audit, count = summary.is_audited(), len(summary.workloads)

@@ -93,7 +93,7 @@ def entries(event: Event, key: str) -> list[Event]:
 
 
 def entry_is_audited(entry: Event) -> bool:
-    """Whether an edit, denial or error is of a rule that is only tried: it changed or refused nothing."""
+    """Whether an edit, denial or error comes from a rule in Audit mode: it changed or refused nothing."""
     return entry.get("mode") == AUDIT
 
 

@@ -15,7 +15,8 @@ from hook.ops.events.reader import Event
 REFUSED, OVERRIDDEN, ADDED, FAILED, REPORTED = "refused", "overridden", "added", "failed", "reported"
 WOULD_REFUSE, WOULD_OVERRIDE, WOULD_ADD = "wouldRefuse", "wouldOverride", "wouldAdd"
 OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_OVERRIDE, OVERRIDDEN, WOULD_ADD, ADDED, FAILED, REPORTED)
-"""What became of a start, the gravest first. ADDED: it got what it lacked, and nothing of its own was replaced. FAILED:
+"""The results of a start, the most serious first. ADDED: it got what it lacked, and nothing of its own was replaced.
+FAILED:
 reassert itself could not decide. REPORTED: nothing, but a volume reaches files of an engine (`nodePaths`)."""
 
 _GRAVE = (WOULD_REFUSE, REFUSED)
@@ -29,7 +30,7 @@ _IDS = 200_000
 """Container ids that are kept of all workloads, to count a container with several events once."""
 
 
-# Kubernetes makes names of these characters only (apimachinery, util/rand): few words consist of them.
+# Kubernetes uses only these characters in generated names (apimachinery, util/rand): few words consist of them.
 _HASH = "[bcdfghjklmnpqrstvwxz2456789]"
 
 _SUFFIXES = (
@@ -193,7 +194,7 @@ def _names(event: Event) -> tuple[str, str]:
 
 
 def _outcomes(event: Event) -> list[str]:
-    """What became of the start: what enforced rules did, and what rules in Audit mode would have done."""
+    """The result of the start: what enforced rules did, and what rules in Audit mode would have done."""
     kind, audits = event["event"], select.is_audited(event)
     if kind in (events.DENIED, events.ERROR, events.NODE_PATHS):
         return [{events.DENIED: REFUSED, events.ERROR: FAILED}.get(kind, REPORTED)]
@@ -247,7 +248,7 @@ def _count(workload: Workload, event: Event, outcomes: list[str], seen: set[tupl
                 workload.omitted += 1
                 continue
             kept = workload.items[key] = item
-        if item.refuses:  # the rule was changed meanwhile
+        if item.refuses:  # the rule was changed since
             kept.refuses, kept.request = True, item.request
         if is_new(f"{item.rule}\n{item.what}"):
             kept.starts += 1
@@ -303,9 +304,9 @@ def _place(kind: str, subject: str) -> str:
 
 
 def workload_of(pod: str) -> str:
-    """The pod's name without what controllers append to their own names.
+    """The pod's name without the suffixes that controllers append.
 
-    A pod that a user named in one of these forms counts to the workload of the shorter name.
+    A pod that a user named in one of these forms counts for the workload of the shorter name.
     """
     for suffix in _SUFFIXES:
         found = suffix.search(pod)

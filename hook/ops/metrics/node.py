@@ -35,7 +35,7 @@ _VERSION, _UTC_TIME, _GENERALIZED_TIME = 0xA0, 0x17, 0x18
 
 
 def expiries(bundle: bytes) -> list[float]:
-    """Seconds since the epoch at which each certificate expires. What is no certificate is left out."""
+    """Seconds since the epoch at which each certificate expires. Files without a certificate are left out."""
     found = []
     for match in _PEM.finditer(bundle):
         try:
@@ -98,7 +98,7 @@ class NodeState:
         self._look_at = 0.0
 
     def refresh(self) -> None:
-        """Read the node. Nothing is compiled for a scrape: an edit counts when a start has compiled it."""
+        """Read the node. A scrape compiles nothing: an edit counts once a start has compiled it."""
         problem, key = store.source_key(self._source)
         known = self._stored.get(store.store_path(self._source, self._directory), self._read)
         if not self._has_plugin:

@@ -16,13 +16,12 @@ _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
 _METRICS = (
     (
         "counter containers adapter outcome start cold",
-        "Container starts by adapter and outcome: adjusted (edits were made or asked for), unchanged, refused, "
-        "audited or failed; start is warm or cold, and cold the reason. A container that two adapters see, such as "
-        "the NRI plugin and the hook behind it, counts for each.",
+        "Container starts by outcome: adjusted (edits were made or asked for), unchanged, refused, audited or failed; "
+        "cold: the reason of a cold start. A container that two adapters see (NRI plugin and hook) counts for each.",
     ),
     (
         "counter probes adapter outcome",
-        "Containers that node verify or node install started, by the same outcomes; no other metric counts them.",
+        "Test containers of node verify and node install, by the same outcomes; no other metric counts them.",
     ),
     (
         "counter execs start cold",
@@ -31,14 +30,14 @@ _METRICS = (
     ),
     (
         "counter edits adapter rule kind result",
-        "Differences between containers and the policy, when they started; kind: env, mount, device or annotation; "
-        "result: applied (made and verified), asked (the runtime was asked to make it), audited (Audit mode of the "
-        "policy or the rule: not made) or refused (not made, the container was refused).",
+        "Differences between containers and the policy at their start; kind: env, mount, device or annotation; "
+        "result: applied (made and verified), asked (the runtime was asked to make it), audited (Audit mode: not made) "
+        "or refused (the container was refused).",
     ),
     (
         "counter refusals adapter rule result",
-        "Reasons to refuse a container; rule is empty where no rule caused it; result: refused, or audited (Audit "
-        "mode of the policy or the rule: it started).",
+        "Reasons to refuse a container; rule is empty if no rule caused it; result: refused, or audited (Audit mode: "
+        "it started).",
     ),
     (
         "counter drift rule kind",
@@ -75,8 +74,8 @@ _METRICS = (
     ("gauge verify_timestamp_seconds engine", "When node verify last ended."),
     (
         "gauge wired engine handler",
-        "1 while the running engine calls reassert for a handler, 0 since it does not any more; looked at each minute. "
-        "No sample: not known, or never wired.",
+        "1 while the running engine calls reassert for a handler, 0 since it does not any more. No sample: not known, "
+        "or never wired.",
     ),
     ("gauge ca_certificates path", "Certificates in a file that the policy mounts."),
     ("gauge ca_expired_certificates path", "Those of them that have expired."),
@@ -88,7 +87,7 @@ _METRICS = (
     (
         "counter agent_answers answer cold",
         "Container starts and hooks that the agent was asked about, by answer: go (unchanged), changed, refused or "
-        "cold; the label cold has the reason.",
+        "cold, with the reason.",
     ),
     ("histogram agent_answer_seconds", "Seconds from a connection to the agent's answer."),
     ("counter agent_dropped", "Connections to the agent that were dropped: no front sent them."),
@@ -111,7 +110,7 @@ class Metrics(NoMetrics):
         import prometheus_client  # 3 MB, only with --metrics
 
         self.registry = prometheus_client.CollectorRegistry()
-        self.registry.register(self)  # the first: its `collect` comes before those of what it sets
+        self.registry.register(self)  # registered first: its `collect` comes before that of the metrics that it sets
         self.metrics: dict[str, Any] = {}
         for spelled, text in _METRICS:
             kind, name, *labels = spelled.split()
@@ -125,7 +124,7 @@ class Metrics(NoMetrics):
         self.forget()
 
     def without_plugin(self) -> None:
-        """Leave out what only the NRI plugin sets: a plugin that is not there is not one without a connection."""
+        """Leave out what only the NRI plugin sets: a missing plugin must not look like one without a connection."""
         for name in _OF_PLUGIN:
             self.registry.unregister(self.metrics[name])
 
@@ -150,7 +149,7 @@ class Metrics(NoMetrics):
         self._last = ()
 
     def set_all(self, metric: str, values: Mapping[str, float] | Mapping[tuple[str, str], float]) -> None:
-        """Set a gauge with labels, by their values: one, or a tuple. Others are forgotten."""
+        """Set a gauge with labels, by the values of its labels: one value, or a tuple. Others are forgotten."""
         self.metrics[metric].clear()
         for label, value in values.items():
             self.metrics[metric].labels(*(label if isinstance(label, tuple) else (label,))).set(value)

@@ -179,5 +179,5 @@ class _Server(ThreadingWSGIServer):
 
     def _end(self, request: socket.socket) -> None:
         self._began.pop(request, None)
-        with contextlib.suppress(OSError):  # its thread closed it meanwhile
+        with contextlib.suppress(OSError):  # its thread has closed it
             request.shutdown(socket.SHUT_RDWR)  # wakes its thread, which closes it

@@ -1,4 +1,4 @@
-"""What each adapter makes of a container that an engine would be asked to start: `explain POD.yaml`, `policy test`.
+"""The result of each adapter for a container that an engine would be asked to start: `explain POD.yaml`, `policy test`.
 
 A way is a tuple of adapters that see the same container, as an engine is wired with them.
 """

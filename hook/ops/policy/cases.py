@@ -100,7 +100,7 @@ def run(path: Path, policy_file: str | None) -> TestedFile:
 
 
 def enforced(path: str) -> Policy:
-    """A policy file, with every rule enforced: what is tested is what it does, not whether it is switched on."""
+    """A policy file with every rule enforced: a test shows what the rules do, not whether they are switched on."""
     content, _ = read_source(path)
     policy = compile_bytes(path, content).policy()
     policy.mode = ENFORCE
@@ -170,7 +170,7 @@ def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> I
 def _containers(
     path: Path, case: dict[str, Any], error_path: str, node: dict[str, Any]
 ) -> Iterator[tuple[str, Callable[[adapters.Way], tuple[Identity, Start]]]]:
-    """Each container's name, and what returns it as the adapters of a way see it: a new one at each call."""
+    """Each container's name, and a function that returns a new copy of it, as the adapters of a way see it."""
     if "config" in case:
         config = str(path.parent / str(case["config"]))
 
@@ -202,7 +202,7 @@ def _containers(
 
 
 def _of_refusal(wanted: object, refusal: str) -> list[str]:
-    """How a refusal, "" for none, differs from the expected one: true, or a text that it has."""
+    """How a refusal ("" for none) differs from the expected one: `true`, or a part of its text."""
     if not refusal:
         return ["not refused"]
     if not wanted:

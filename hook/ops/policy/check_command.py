@@ -33,7 +33,7 @@ class Checked:
 def check(files: list[str], node: bool, strict: bool, output: str) -> int:
     """Print the problems of each file. Returns 1 if there is an error, or with `strict` a warning.
 
-    Without a file: the node's policy file, of which a wrong owner or mode is an error; of another file it is a warning.
+    Without a file: the node's policy file. A wrong owner or mode is an error for that one, and a warning for others.
     `node`: look at the files of this node too. Raises ReassertError for the node's policy file.
     """
     checked = [_checked(path, node, bool(files)) for path in files or [store.SOURCE]]

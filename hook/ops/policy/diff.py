@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Affected:
-    """A running container about which the policies decide differently. `entries`: on what; `problem`: why not known."""
+    """A running container about which the policies decide differently. `problem`: why `entries` are not known."""
 
     id: str
     container: str
@@ -140,7 +140,7 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
 
 
 def compared(old: Policy, new: Policy, identity: Identity, target: Start) -> tuple[list[str], list[str]]:
-    """What two policies make differently of a container, and what the new one no longer reserves of what it got.
+    """How the results of two policies differ for a container, and what it got that the new one no longer reserves.
 
     It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
     nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
@@ -155,7 +155,7 @@ def compared(old: Policy, new: Policy, identity: Identity, target: Start) -> tup
 
 
 def _made(decided: Plan) -> dict[str, str]:
-    """What a decision would change of the container, by the name of each entry."""
+    """What a decision would change in the container, by the name of each entry."""
     if reasons := decided.reasons():
         return {"refusal": joined(reasons)}
     return {f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits}

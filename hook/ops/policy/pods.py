@@ -19,7 +19,7 @@ from hook.core.container.start import Start
 from hook.node.terminal import counted
 
 UID = "00000000-0000-0000-0000-000000000000"
-"""Of a pod whose YAML has none: no pod of a cluster has it."""
+"""Used if the YAML has none: no pod of a cluster has this one."""
 
 _TEMPLATES = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")
 _LISTS = ((INIT, "initContainers"), (CONTAINER, "containers"), (EPHEMERAL, "ephemeralContainers"))
@@ -35,7 +35,7 @@ _REFERENCE = re.compile(r"\$(\$|\([^()]*\))")
 
 
 class PodProblem(ReassertError):
-    """The YAML is no pod, or needs something that was not given."""
+    """The YAML has no pod, or needs data that was not given."""
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Pod:
         return identity, start
 
     def _shared_processes(self, container: dict[str, Any]) -> str:
-        """As `shared_processes` of hook.core.container.spec says it of what kubelet asks an engine for."""
+        """What `shared_processes` of hook.core.container.spec returns for what kubelet asks an engine for."""
         if self.spec.get("hostPID"):
             return THE_NODES
         joins = self.spec.get("shareProcessNamespace") or container.get("targetContainerName")
@@ -189,7 +189,7 @@ class Pod:
         return "0"  # resourceFieldRef: a number that only the node knows
 
     def _field(self, path: str, identity: Identity) -> str:
-        """A field of the pod, for the downward API. What only a node knows is a text that says so."""
+        """A field of the pod, for the downward API. For a value that only a node knows, a text says so."""
         keyed = re.fullmatch(r"metadata\.(labels|annotations)\['(.*)'\]", path)
         if keyed:
             return _strings(self.metadata.get(keyed[1])).get(keyed[2], "")

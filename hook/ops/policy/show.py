@@ -85,7 +85,8 @@ def _check_permissions(*paths: str) -> None:
 def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, Any]:
     """The policy in force as a policy file, with all defaults. `trust`: the `trust` of rules, by name.
 
-    A rule with `trust` also lists the env and mounts that it stands for, each with a comment. The file means the same.
+    A rule with `trust` also lists the env and mounts that it stands for, each with a comment. The file has the same
+    meaning.
     """
     exclude = {"namespaces": policy.excluded_namespaces, "containerTypes": policy.excluded_types}
     return {

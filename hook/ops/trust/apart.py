@@ -1,7 +1,8 @@
-"""Runs what parses certificates in a child without rights. Root reads the sources before, and writes the files after.
+"""Runs what parses certificates in a child without rights.
 
-So a flaw of a parser, or a certificate that exploits one, gets an ordinary user without a capability, who can open no
-file for writing and start no process. What the child answers is checked like input: it is JSON of strings.
+Root reads the sources before that, and writes the files after it. So a certificate that exploits the parser gets the
+rights of an ordinary user without capabilities, who can open no file for writing and start no process. What the child
+answers is checked like input: it is JSON of strings.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from hook.node.rights import keep
 from hook.ops.trust.certificate import TrustError
 
 OVERFLOW_UID = 65534
-"""What the kernel shows for a uid that a user namespace does not map (proc(5)). No file of a node belongs to it."""
+"""What the kernel shows for a uid that a user namespace does not map (proc(5)). It owns no file of the node."""
 
 _ANSWER = 256 << 20
 """The most bytes of an answer."""
@@ -35,7 +36,7 @@ _ALL_UIDS = (1 << 32) - 1
 
 
 def apart(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a function returns in the child, by JSON. Raises TrustError, also for what the child raises; OSError."""
+    """Returns what a function returns in the child. Raises TrustError, also for what the child raises; OSError."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -61,7 +62,7 @@ def _child(work: Callable[[], dict[str, Any]], writer: int) -> NoReturn:
     try:
         os.dup2(writer, 1)
         os.dup2(os.open("/dev/null", os.O_RDONLY), 0)
-        os.closerange(3, 1 << 20)  # the lock of the store, and what the caller has open
+        os.closerange(3, 1 << 20)  # the lock of the store, and the caller's other descriptors
         _drop()
         try:
             answer = work()

@@ -37,7 +37,7 @@ class Sources:
     no_system: bool = False
     allow_removal: bool = False
     directory: str | None = None
-    """Of the CAs that are added, None for layout.SOURCES."""
+    """The directory of the added CAs; None for layout.SOURCES."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Built:
     is_new: bool
     repaired: bool
     certificates: list[dict[str, Any]]
-    """As the manifest has them."""
+    """In the form of the manifest."""
 
     warnings: list[str]
 
@@ -61,7 +61,7 @@ class Built:
 def build(directory: str, sources: Sources) -> Built:
     """Build a trust store. Raises TrustError, Untrusted, OSError; the error's `outcome` says what is in force."""
     store = Store(directory)
-    mask = os.umask(0o022)  # a container's user, who may be any, reads the files
+    mask = os.umask(0o022)  # any user of a container may read the files
     try:
         store.prepare()
         with store.locked():
@@ -194,7 +194,7 @@ def _is_same(
     certificates: list[dict[str, Any]],
     files: Mapping[str, bytes],
 ) -> bool:
-    """Whether the newest generation is what would be built, and its files are whole."""
+    """Whether the newest generation is what would be built, and its files are undamaged."""
     if not old or old.get("format") != FORMAT:
         return False
     if [(one["sha256"], one["added"]) for one in old["certificates"]] != [
@@ -219,6 +219,6 @@ def _warnings(store: Store, certificates: list[dict[str, Any]], sources: Sources
             trusted(os.path.abspath(path))
         except Untrusted as error:
             found.append(printable(f"warning: {error}: a user who can write there decides which CAs containers trust"))
-        except OSError:  # a source that vanished meanwhile: it was read
+        except OSError:  # the source was read, and has been removed since
             pass
     return found

@@ -22,14 +22,14 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable, printable_lines
 from hook.ops.trust import der
 
-warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # a root's serial number of 0, say
-warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # of a name: a country of three letters, say
+warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # such as a root's serial number of 0
+warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # such as a country of three letters in a name
 
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[\x01-\x20\x80-\xff]*$")
 """OpenSSL drops such bytes at a line's end, also those of 128 and more: its `char` has a sign."""
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE")
 _PKCS12 = b"\x02\x01\x03\x30"
-"""Its version and the begin of its first part; a certificate begins with a part."""
+"""Its version and the beginning of its first part; a certificate begins with a part."""
 
 _UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 """Exceptions of `cryptography` for a broken certificate. TypeError: of a name with a value of another type."""
@@ -120,12 +120,12 @@ class Certificate:
 
     @property
     def begins(self) -> datetime:
-        """From when on it is valid."""
+        """The time from which it is valid."""
         return self.parsed.not_valid_before_utc
 
     @property
     def ends(self) -> datetime:
-        """Until when it is valid."""
+        """The time until which it is valid."""
         return self.parsed.not_valid_after_utc
 
     @cached_property
@@ -140,7 +140,7 @@ class Certificate:
         return self.parsed.public_bytes(serialization.Encoding.PEM)
 
     def not_a_ca(self) -> str:
-        """Why it cannot sign other certificates, or nothing."""
+        """Why it cannot sign other certificates, or ""."""
         if self.parsed.version is x509.Version.v1:  # has no extensions; programs take a root of v1 for a CA
             return "" if self.self_issued else "it is of X.509 version 1 and not self-signed"
         try:

@@ -105,7 +105,7 @@ def _ending(manifest: dict[str, Any]) -> list[str]:
 
 
 def lone_cas(policy: Policy, mounts: Mounts, system: set[str]) -> list[str]:
-    """Variables that replace the roots of a program by a file that has none of the system's."""
+    """Variables that replace a program's roots by a file without the system's roots."""
     found = []
     replaces = {
         *_NPM,
@@ -134,7 +134,7 @@ def lone_cas(policy: Policy, mounts: Mounts, system: set[str]) -> list[str]:
 
 
 def _trusts(source: str | None, system: set[str], added: set[str]) -> tuple[str, bool]:
-    """What a program trusts that reads this path of the node, and whether that is a problem."""
+    """What a program that reads this path of the node trusts, and whether that is a problem."""
     if source is None:
         return "the image's own", False
     try:

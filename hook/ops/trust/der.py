@@ -1,4 +1,4 @@
-"""What is read and written of DER (X.690) by hand.
+"""Reads and writes the few parts of DER (X.690) that are needed.
 
 `cryptography` is too large for a resident process, and the store that it writes for Java has a MAC in any case.
 """

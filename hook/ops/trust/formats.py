@@ -59,7 +59,7 @@ def java_store(certificates: Iterable[Certificate]) -> bytes:
     """A PKCS12 trust store, neither encrypted nor with a MAC.
 
     A JVM reads its default store without a password, and finds nothing in one that is encrypted. With the password, it
-    would check a MAC. cryptography makes one for the empty password; it is the last of the three parts (RFC 7292, 4).
+    would verify a MAC. cryptography makes one for the empty password: the last of the three parts (RFC 7292, 4).
     """
     entries = [
         pkcs12.PKCS12Certificate(certificate.parsed, certificate.file_name.lower().encode())

@@ -131,13 +131,13 @@ class Store:
         return removed
 
     def _clean(self) -> None:
-        """Remove what a build left that did not end."""
+        """Remove what an interrupted build left."""
         for path in (self.generations / _NEW, self.directory / _STAGING):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
     def _stage(self, files: Mapping[str, bytes], generation: Path) -> Moves:
-        """Put what live will get beside it, onto the disk. The manifest comes last: it says what live holds."""
+        """Write the next content of live beside it, onto the disk. The manifest comes last: it says what live holds."""
         source = {content: f"{generation}/{path}" for path, content in files.items()}
         present = read_tree(self.live)
         manifest, old = files[MANIFEST], present.pop(MANIFEST, b"")
@@ -211,7 +211,7 @@ def mounted(generations: Path, numbers: list[int]) -> set[int]:
             if namespace in looked:
                 continue
             text = (process / "mountinfo").read_text("utf-8", "surrogateescape")
-        except OSError:  # it ended meanwhile, or is of an outer user namespace
+        except OSError:  # it has ended, or is in an outer user namespace
             continue
         looked.add(namespace)
         found |= {number for number, mark in marks.items() if mark in text}
@@ -246,7 +246,7 @@ def _place(path: str, content: bytes, present: dict[bytes, str]) -> None:
 def _sync(directory: Path, call: str) -> None:
     """Write a directory (fsync), or its whole file system (syncfs) to the disk. Raises OSError.
 
-    The latter once, where an fsync of a thousand files takes seconds.
+    The latter is one call, while an fsync of a thousand files takes seconds.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -277,7 +277,7 @@ class Moves:
 
 
 def moves(old: Mapping[str, bytes], new: Mapping[str, bytes]) -> Moves:
-    """How a directory's files become others. Both: content by path."""
+    """The steps that replace a directory's files. Both: content by path."""
     found = Moves()
     for group in sorted({match[1] for path in (*old, *new) if (match := _SLOT.fullmatch(path))}):
         _move_group(group, old, new, found)
@@ -297,7 +297,7 @@ def _move_group(group: str, old: Mapping[str, bytes], new: Mapping[str, bytes], 
 
     A reader tries them in order, until a file is missing. So that it finds each certificate of both generations at any
     moment, the new ones are first added behind the old ones. Then they are written from the beginning. A certificate
-    that this overwrites stands earlier already, or behind. Then the end is cut off, last file first.
+    that this overwrites is already there at an earlier or later place. Then the end is cut off, last file first.
     """
     before, after = _slots(group, old), _slots(group, new)
     if before == after:

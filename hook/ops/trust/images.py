@@ -1,4 +1,4 @@
-"""Where the images of each distribution keep the files by which programs trust, for `trust check`."""
+"""Where the images of each distribution keep their CA files, for `trust check`."""
 
 from __future__ import annotations
 

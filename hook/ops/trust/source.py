@@ -1,6 +1,7 @@
 """The files that certificates are read from: the node's system roots, and the operator's CAs.
 
-Reading them takes root's rights, parsing them does not: `parsed` is for a process without any (hook.ops.trust.apart).
+Reading them needs root's rights, parsing them does not: `parsed` is for a process without rights
+(hook.ops.trust.apart).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ COUNT_LIMIT = 2000
 """Maximum number of system roots, and of added CAs."""
 
 ENDINGS = (".pem", ".crt", ".cer", ".der", ".p7b", ".p7c")
-"""Files of a directory that are read; others are not, as a README or a private key beside them."""
+"""The files of a directory that are read; others, such as a README or a private key, are not."""
 
 SYSTEM = (
     "/etc/ssl/certs/ca-certificates.crt",  # Debian, Ubuntu, Alpine, Arch, openSUSE

@@ -187,7 +187,7 @@ class Containerd(Engine[Dump]):
             return ""
         return f"enable_cdi is false in {self._config}; add `cdi` to --adapter of `reassert node install`"
 
-    # -- what is to be
+    # -- the wanted settings
 
     def wire(self, dump: Dump, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns files that set BinaryName and base_runtime_spec of the handlers, and enable NRI or CDI if chosen."""
@@ -359,7 +359,7 @@ class Containerd(Engine[Dump]):
         return shims.users(path, self._state(now))
 
     def called_for(self, now: Dump, container_id: str) -> str:
-        """As its shim was told."""
+        """The value that its shim was started with."""
         return shims.called_for(container_id, self._state(now))
 
     # -- containerd itself

@@ -1,11 +1,11 @@
 """The containerd of k3s and RKE2, which write its config.toml at each start, from a template.
 
-Source: k3s' pkg/agent/containerd/config.go at 06ea261c, from which RKE2 is built too. The base template of
-newer releases imports `config-v3.toml.d/*.toml`, for a configuration of version 2 `config.toml.d/*.toml`
-(k3s-io/k3s#13680); our drop-in goes there. An older one imports nothing. There, a template of the administrator's is
-read instead, which can include the base template but not add a key to one of its tables. So a first line with
-`imports` is put into that template. Once k3s is upgraded, the base template has an `imports` too, and containerd does
-not start with two: a drop-in of the unit then removes our line before the next attempt.
+Source: k3s' pkg/agent/containerd/config.go at 06ea261c, from which RKE2 is built too. The base template of newer
+releases imports `config-v3.toml.d/*.toml`, for a configuration of version 2 `config.toml.d/*.toml` (k3s-io/k3s#13680);
+our drop-in goes there. An older base template imports nothing. There, a template of the administrator's is read
+instead, which can include the base template but not add a key to one of its tables. So a first line with `imports` is
+put into that template. Once k3s is upgraded, the base template has an `imports` too, and containerd does not start with
+two: a drop-in of the unit then removes our line before the next attempt.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hook.node.engines.containerd.settings import Dump
 from hook.node.errors import NodeError
 
 _TEMPLATES = list(dict.fromkeys(each.template for each in FORMATS.values()))
-"""In the order in which k3s looks for them. It uses the first that exists."""
+"""In the order in which k3s looks for them. k3s uses the first template that exists."""
 
 _MARK = "{{/* reassert */}}"
 _BASE = '{{ template "base" . }}\n'

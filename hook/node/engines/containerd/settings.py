@@ -64,7 +64,7 @@ def comparable(dump: dict[str, Any]) -> dict[Key, Any]:
         for name, value in values.items():
             if isinstance(value, dict):
                 walk(value, (*key, name))
-            elif value and (*key, name) != ("imports",):  # an omitted option has its zero value
+            elif value and (*key, name) != ("imports",):  # an option that is left out has its zero value
                 flat[(*key, name)] = value
 
     walk(dump, ())

@@ -55,7 +55,7 @@ def test_mount_that_came_meanwhile_is_not_trusted(node: Node) -> None:
     node.mount("/etc/ssl", node.source)
     assert node.problems(node.edit()) == []
     assert node.problems(node.edit(), forget="/etc/ssl") == [
-        "/etc/ssl in the image leads through a mount that came meanwhile"
+        "/etc/ssl in the image leads through a mount that was made since"
     ]
 
 
