@@ -6,6 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -95,6 +96,8 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     `old_files`: hints about containers that have an old file of a hostPath.
     """
     found = Status(record)
+    with suppress(ReassertError):  # `out_of_date` reports it for each engine
+        found.policy = policy(seeded=False)
     for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
         _look_at_engine(found, each)
     if not (found.rows or record.engines() or registry.installed()):
@@ -109,10 +112,13 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     interrupted = journal.pending()
     _look_at_policy(found)
     if found.exit_status != NOT_WIRED:
-        problems, hints = _named_files(old_files, record.engines())
-        log = _event_log(EVENTS)
-        found.problems += problems + log[0]
-        found.hints += hints + log[1]
+        if found.policy:
+            problems, hints = problems_and_hints(found.policy, record.engines())
+            found.problems += problems
+            found.hints += hints + old_files(found.policy)
+        problems, hints = _event_log(EVENTS)
+        found.problems += problems
+        found.hints += hints
     if interrupted:
         found.problems.append(
             f"the last {interrupted.operation} of {interrupted.engine} was interrupted; "
@@ -126,10 +132,8 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
 
 
 def _look_at_policy(found: Status) -> None:
-    """Adds the policy in force and, on a node that is wired, why it enforces nothing."""
-    try:
-        found.policy = policy(seeded=False)
-    except ReassertError:  # `out_of_date` reports it for each engine
+    """Adds when the policy took force and, on a node that is wired, why it enforces nothing."""
+    if found.policy is None:
         return
     header = compiler.stored_header(store.SOURCE, store.STORE)[0] or {}
     found.since = str(header.get("since", ""))
@@ -180,7 +184,9 @@ def _look_at_engine(found: Status, name: str) -> None:
         found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
-        lacking, hints = cdi_support(engine.without_cdi(now), kubelet_root())
+        lacking, hints = cdi_support(
+            engine.without_cdi(now), found.policy.kubelet_root if found.policy else KUBELET_ROOT
+        )
         wrong += [f"{name}: {problem}" for problem in lacking]
         found.hints += [f"{name}: {hint}" for hint in hints]
         if part.adapters:
@@ -235,24 +241,6 @@ def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRec
         if {RUNTIME, HOOK} & set(handler.wired):
             found.starts[engine.name, handler.name] = agent.starts_of(handler.runtime, starts, called)
             found.execs[engine.name, handler.name] = agent.starts_of(handler.runtime, execs, called)
-
-
-def kubelet_root() -> str:
-    """Returns kubelet's root directory as the policy has it, or its default."""
-    try:
-        return policy(seeded=False).kubelet_root
-    except ReassertError:
-        return KUBELET_ROOT
-
-
-def _named_files(old_files: Callable[[Policy], list[str]], engines: list[str]) -> tuple[list[str], list[str]]:
-    """Returns problems and hints about the files of this node that the policy names, and who has old ones."""
-    try:
-        in_force = policy(seeded=False)
-        problems, hints = problems_and_hints(in_force, engines)
-        return problems, hints + old_files(in_force)
-    except ReassertError:  # `out_of_date` reports a missing policy for each engine
-        return [], []
 
 
 def _event_log(path: str) -> tuple[list[str], list[str]]:
