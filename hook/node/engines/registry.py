@@ -60,6 +60,11 @@ def is_installed(name: str) -> bool:
     return name in NAMES and os.path.isdir(f"/var/lib/rancher/{name}/agent")
 
 
+def engine_or_removed(name: str) -> AnyEngine:
+    """Returns an engine that reassert was wired into, or a stand-in if it was removed since. Raises NodeError."""
+    return engine(name) if is_installed(name) else _Removed(name)
+
+
 def engine(name: str) -> AnyEngine:
     """Returns an engine of this node. Raises NodeError if it is not installed or its configuration is broken."""
     if not is_installed(name):
@@ -175,10 +180,10 @@ def _system() -> str:
     return found[1] if found else "an unknown system"
 
 
-class Removed(Engine[None]):
+class _Removed(Engine[None]):
     """A stand-in for the missing engine: an uninstall restores its files and restarts nothing."""
 
-    adapters: tuple[str, ...] = ()
+    adapters = ()
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -186,34 +191,28 @@ class Removed(Engine[None]):
 
     @classmethod
     def find(cls) -> Self:
-        """Raises NodeError."""
         raise NodeError("the engine is not installed on this node")
 
     def read(self) -> None:
-        """Returns None: there is no configuration."""
+        pass
 
     def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
-        """Returns no handlers."""
         return []
 
     def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns the content: an edited file stays as it is."""
-        return content
+        return content  # an edited file stays as it is
 
     def check(self, now: None, wiring: Wiring) -> None:
-        """Checks nothing: no program reads the files."""
+        pass
 
     def running(self) -> bool:
-        """Returns False."""
         return False
 
     def restart(self) -> None:
-        """Does nothing."""
+        pass
 
     def starter(self, now: None) -> Starter:
-        """Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")
