@@ -190,7 +190,7 @@ class Rewiring:
 
     def _refuse_a_last_restart(self) -> None:
         """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
-        if self.engine.service and systemd.is_masked(self.engine.service):
+        if self.engine.service and systemd.load_state(self.engine.service) == "masked":
             raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
         blockers = self.engine.blockers(self.before) if self.target.adapters else []
         if blockers:

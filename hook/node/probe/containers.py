@@ -39,7 +39,7 @@ from hook.node.probe.starter import (
     processes,
     scratch,
 )
-from hook.node.systemd import command, which
+from hook.node.systemd import command, output, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
@@ -147,10 +147,7 @@ class ContainerStarter:
 
     def call(self, *arguments: str) -> str:
         """Runs a command; returns its standard output. Raises NodeError."""
-        done = command([*self._program, *arguments])
-        if done.returncode:
-            raise NodeError(f"`{self._program[0]} {arguments[0]}` failed: {' '.join(done.stderr.split())}")
-        return done.stdout
+        return output([*self._program, *arguments], f"`{self._program[0]} {arguments[0]}` failed")
 
 
 def _field(name: str, path: str) -> str:
