@@ -224,7 +224,6 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _verify_one(name: str, excepted: list[str], output: str, record: Record, again: bool = False) -> int:
     from hook.node.probe import report
-    from hook.node.probe.report import Accepted
     from hook.node.probe.verify import verify
 
     engine = registry.engine(name)
@@ -232,11 +231,11 @@ def _verify_one(name: str, excepted: list[str], output: str, record: Record, aga
     now = engine.read()
     handlers = [h for h in engine.handlers(now, part.notes) if not again or part.runtime_class in (None, h.name)]
     known = [f"handler/{handler.name}" for handler in handlers if handler.note == BYPASSES]
-    accepted = Accepted([*excepted, *known], _beside(engine.name, record))
+    beside = _beside(engine.name, record)
     with closing(engine.starter(now)) as starter:
         agent = bool(part.adapters) and not services.why_cold(services.is_wanted(part.notes), front_in_use())
         in_force = policy(seeded=not part.adapters)
-        found = verify(engine, handlers, in_force, starter, output, accepted, agent)
+        found = verify(engine, handlers, in_force, starter, output, [*excepted, *known], beside, agent)
     report.record_result(engine.name, found, excepted)
     return found
 
