@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hook import __version__
 from hook.core.base.compare import glob_match
@@ -22,7 +22,7 @@ from hook.core.events import EVENTS
 from hook.core.policy import compiler, store
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.store import KUBELET_ROOT
-from hook.node import services, systemd
+from hook.node import agent, services, systemd
 from hook.node.artifacts import dispatchers
 from hook.node.change import journal
 from hook.node.change.files import LINK, TREE, Change, State, look
@@ -34,10 +34,8 @@ from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handle
 from hook.node.errors import NodeError
 from hook.node.services import METRICS, PLUGIN_IS_OURS
 from hook.node.sources import problems_and_hints
+from hook.node.terminal import table
 from hook.node.words import about
-
-if TYPE_CHECKING:
-    from hook.node import agent
 
 OUT_OF_DATE, NOT_WIRED, UNENFORCED = 1, 3, 4
 """Exit statuses of `status`. systemctl uses 3 for a unit that is not active. 4: there is only a remark."""
@@ -228,8 +226,6 @@ def handlers_in_force(engine: AnyEngine, now: object, part: OwnerRecord) -> tupl
 
 def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
     """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
-    from hook.node import agent
-
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
         found.agent = agent.look(services.is_wanted(part.notes))
         found.problems += found.agent.problems()
@@ -378,17 +374,14 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 
 def as_table(found: Status) -> str:
     """Returns node, policy and state, a table with one line per handler, then the agent, the problems and hints."""
-    from hook.node.agent import Starts
-    from hook.node.terminal import table  # brings importlib.metadata
-
     cells = [
         (
             engine.title,
             handler.name,
             handler.runtime or "-",
             ", ".join(handler.wired) or "no",
-            found.starts.get((engine.name, handler.name), Starts()).as_text(),
-            found.execs.get((engine.name, handler.name), Starts()).as_text(),
+            found.starts.get((engine.name, handler.name), agent.Starts()).as_text(),
+            found.execs.get((engine.name, handler.name), agent.Starts()).as_text(),
             handler.note,
         )
         for engine, handler in found.rows
@@ -399,19 +392,17 @@ def as_table(found: Status) -> str:
         *(f"Hint: {hint}" for hint in found.hints),
     ]
     rows = table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", "EXECS", ""])
-    return "\n".join([*map(printable, _head(found)), "", rows, *map(printable, remarks)])
-
-
-def _head(found: Status) -> list[str]:
-    about = found.about()
-    policy = about["policy"]
-    line = "none"
-    if policy:
+    about, line = found.about(), "none"
+    if policy := about["policy"]:
         rules = f"rules: {policy['rules']['enforced']} enforced, {policy['rules']['tried']} tried"
         since = f", since {policy['since']}" if policy["since"] else ""
         line = f"{policy['path']}, sha256 {policy['sha256']}, {policy['mode']}, {rules}{since}"
-    first = f"reassert   {about['version']} on {about['node']}, {about['time']}"
-    return [first, f"policy     {line}", f"state      {found.state()}"]
+    head = [
+        f"reassert   {about['version']} on {about['node']}, {about['time']}",
+        f"policy     {line}",
+        f"state      {found.state()}",
+    ]
+    return "\n".join([*map(printable, head), "", rows, *map(printable, remarks)])
 
 
 def as_json(found: Status) -> str:
