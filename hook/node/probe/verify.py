@@ -104,16 +104,16 @@ def verify(
 
 
 def examine(
-    handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run", agent: bool = False
+    handlers: list[Handler], policy: Policy, starter: Starter, agent: bool = False
 ) -> tuple[list[Finding], dict[str, str]]:
     """Starts hostile containers. Returns a finding per handler, and the rules that were not tried with the reason.
 
-    `directory`: for what the containers mount. `agent`: whether a resident agent answers starts; then everything is
-    tried once more with containers that it does not answer. Raises NothingToVerify, NodeError, OSError.
+    `agent`: whether a resident agent answers starts; then everything is tried once more with containers that it does
+    not answer. Raises NothingToVerify, NodeError, OSError.
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
-    volumes = scratch(directory)
+    volumes = scratch()
     try:
         rules = [match.rule for match in matches]
         closed = device_attempt.closed_world(rules, facts, starter.identity)
