@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
@@ -146,17 +146,15 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
     ]
 
 
-def _units(program: str) -> list[Change]:
+def _units(program: str) -> Iterator[Change]:
     """The unit files, and what `systemctl enable` would make. A package has the files: then only that."""
-    found: list[Change] = []
     for name in dict.fromkeys((*_WANTED_BY, *_COMMANDS)):
         path = f"{_PACKAGED}/{name}"
         if not (program.startswith("/usr/lib/") and os.path.exists(path)):
             path = f"{_DIRECTORY}/{name}"
-            found.append((path, _unit(name, f"{shlex.quote(program)} {_COMMANDS.get(name, '')}")))
+            yield path, _unit(name, f"{shlex.quote(program)} {_COMMANDS.get(name, '')}")
         if name in _WANTED_BY:
-            found.append((f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)))
-    return found
+            yield f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)
 
 
 def _unit(name: str, start: str) -> State:
@@ -234,7 +232,9 @@ def start(units: list[str], moved: bool, different: list[str], stale: list[str])
     changed = {os.path.basename(path) for path in different}
     for unit in units:
         again = unit in changed if unit.endswith(".socket") else moved
-        systemd.run("restart" if again else "start", *_patience(unit), unit)
+        # What runs the plugin is ready when a runtime has connected, so it is not waited for here.
+        is_waited_for = unit in UNITS and not os.path.exists(DROP_IN)
+        systemd.run("restart" if again else "start", *([] if is_waited_for else ["--no-block"]), unit)
 
 
 def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
@@ -285,14 +285,3 @@ def roll_back(units: list[str]) -> None:
             systemd.run("stop", unit)
     for unit in old:
         systemd.run("start", "--no-block", unit)
-
-
-def without_plugin() -> None:
-    """Restarts the agent after DROP_IN was removed. Raises NodeError."""
-    systemd.run("daemon-reload")
-    systemd.run("restart", SERVICE)
-
-
-def _patience(unit: str) -> list[str]:
-    """What runs the plugin is ready when a runtime has connected, so it is not waited for here."""
-    return [] if unit in UNITS and not os.path.exists(DROP_IN) else ["--no-block"]

@@ -50,22 +50,21 @@ def program(prepare: bool = True) -> list[Change]:
     running program is not frozen, or if others than root can write to PLACE.
     """
     here = own_tree()
-    changes: list[Change] = []
-    if not re.match(_PACKAGED, here):
-        _only_roots(tree.PLACE)
-        content = tree.fingerprint(here, laid_out=True)
-        directory = tree.directory_of(content)
-        if prepare and not os.path.isdir(directory):
-            tree.prepare(here)
-        executable = f"{directory}/reassert"
-        changes += [
-            (directory, State(content.encode(), TREE)),
-            (f"{tree.PLACE}/{START}", State(start_text(executable).encode())),
-            *([(f"{tree.PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
-            (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
-            (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
-        ]
-    return changes
+    if re.match(_PACKAGED, here):
+        return []
+    _only_roots(tree.PLACE)
+    content = tree.fingerprint(here, laid_out=True)
+    directory = tree.directory_of(content)
+    if prepare and not os.path.isdir(directory):
+        tree.prepare(here)
+    executable = f"{directory}/reassert"
+    return [
+        (directory, State(content.encode(), TREE)),
+        (f"{tree.PLACE}/{START}", State(start_text(executable).encode())),
+        *([(f"{tree.PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
+        (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
+        (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
+    ]
 
 
 def _only_roots(path: str) -> None:

@@ -96,7 +96,11 @@ def chosen(name: str | None, wired: Sequence[str] = ()) -> str:
 
 def none_installed() -> str:
     """Returns the message for a node without a supported engine, with what was seen there instead."""
-    return f"none of {', '.join(NAMES)} was found on this node{platform_traces()}; see docs/platforms.md"
+    traces = [f"{path} ({what})" for path, what in _SIGNS.items() if os.path.lexists(path)]
+    return (
+        f"none of {', '.join(NAMES)} was found on this node; this node is {_system()} and has "
+        f"{', '.join(traces) or 'no trace of another engine'}; see docs/platforms.md"
+    )
 
 
 def clear_probes() -> list[str]:
@@ -154,12 +158,6 @@ def _class(name: str) -> type[AnyEngine]:
     from hook.node.engines.containerd import rancher
 
     return rancher.K3s if name == "k3s" else rancher.Rke2
-
-
-def platform_traces() -> str:
-    """Returns a clause for a message: the operating system, and traces of engines and distributions."""
-    traces = [f"{path} ({what})" for path, what in _SIGNS.items() if os.path.lexists(path)]
-    return f"; this node is {_system()} and has {', '.join(traces) or 'no trace of another engine'}"
 
 
 def other_distributions() -> list[str]:
