@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -23,7 +24,6 @@ from hook.node.change.journal import remove_directories
 from hook.node.change.tree import is_installed
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.metrics import check_address, check_directory
 
 SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
 UNITS = (SOCKET, SERVICE)
@@ -47,6 +47,9 @@ AGENT_IS_WANTED = "agent"
 
 METRICS = "metrics"
 """In an engine's notes: the agent's options for metrics, by name. Empty if they were taken back."""
+
+UNIX = "unix:"
+"""How a metrics address begins that is a socket's path."""
 
 _DIRECTORY = "/etc/systemd/system"
 _METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
@@ -134,6 +137,27 @@ def metrics_of(
         if not re.fullmatch(r"[\w./:\[\]@+-]*", value, re.ASCII):
             raise Usage(f"--{name} {value!r}: a systemd unit cannot pass on this text")
     return {name: value for name, value in {**(before or {}), **said}.items() if value}
+
+
+def check_address(address: str) -> tuple[str, int] | None:
+    """Host and port of --metrics, None for a socket (`unix:/PATH`). Raises Usage, also for what is not loopback."""
+    if address.startswith(f"{UNIX}/"):
+        return None
+    host, _, port = address.rpartition(":")
+    try:
+        where = ipaddress.ip_address(host.strip("[]"))
+        if not where.is_loopback or not 0 <= int(port) < 1 << 16:
+            raise ValueError
+        return str(where), int(port)
+    except ValueError:
+        raise Usage(f"--metrics takes 127.0.0.1:PORT, [::1]:PORT or unix:/PATH, not {address!r}") from None
+
+
+def check_directory(path: str) -> None:
+    """Raises Usage unless --textfile names a directory."""
+    if not path.startswith("/") or not os.path.isdir(path):
+        what = "is not an absolute path" if path[:1] != "/" else "is not a directory; create it, or correct the path"
+        raise Usage(f"--textfile takes the directory of node_exporter's textfile collector: {path!r} {what}")
 
 
 def _drop_in(metrics: dict[str, str] | None) -> list[Change]:

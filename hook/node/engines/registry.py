@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,17 @@ from hook.node.errors import NodeError
 from hook.node.probe import starter
 from hook.node.probe.starter import Starter
 
-NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
+CLASSES = {
+    "containerd": "hook.node.engines.containerd.engine:Containerd",
+    "crio": "hook.node.engines.crio:Crio",
+    "docker": "hook.node.engines.docker:Docker",
+    "podman": "hook.node.engines.podman:Podman",
+    "k3s": "hook.node.engines.containerd.rancher:K3s",
+    "rke2": "hook.node.engines.containerd.rancher:Rke2",
+}
+"""The class of each engine, as `module:class`. packaging/reassert.spec freezes all of them."""
+
+NAMES = tuple(CLASSES)
 """What `--engine` and the record of the install call an engine."""
 
 CONTAINERS_OF = {"crio": CRIO, "k3s": CONTAINERD, "rke2": CONTAINERD}
@@ -138,26 +149,9 @@ def _running(names: list[str]) -> list[str]:
 
 def _class(name: str) -> type[AnyEngine]:
     """The class of one of NAMES. With --engine the modules of the other engines are not loaded."""
-    match name:
-        case "containerd":
-            from hook.node.engines.containerd.engine import Containerd
-
-            return Containerd
-        case "crio":
-            from hook.node.engines.crio import Crio
-
-            return Crio
-        case "docker":
-            from hook.node.engines.docker import Docker
-
-            return Docker
-        case "podman":
-            from hook.node.engines.podman import Podman
-
-            return Podman
-    from hook.node.engines.containerd import rancher
-
-    return rancher.K3s if name == "k3s" else rancher.Rke2
+    module, _, of_engine = CLASSES[name].partition(":")
+    found: type[AnyEngine] = getattr(import_module(module), of_engine)
+    return found
 
 
 def other_distributions() -> list[str]:

@@ -65,7 +65,7 @@ def put(values: dict[str, Any], key: Key, value: Any) -> None:
 
 
 def leaves(values: dict[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
-    """Yields every value that is no table, with its path of keys."""
+    """Yields every value that is not a table, with its path of keys."""
     for name, value in values.items():
         if isinstance(value, dict):
             yield from leaves(value, (*at, name))
