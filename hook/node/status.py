@@ -313,9 +313,9 @@ def out_of_date(
         found.append(f"{engine.name}: {', '.join(paths)} out of date: {run}")
     elif paths:
         newer.append(f"protected, and newer settings are available for {engine.name} ({', '.join(paths)}): {run}")
-    for path in filter(None, (choice.program, front)):
-        if not os.access(path, os.X_OK):
-            found.append(f"{engine.name}: {path} is missing, so no container starts: run `reassert node install`")
+    missing = [path for path in (choice.program, front) if path and not os.access(path, os.X_OK)]
+    told = "is missing, so no container starts: run `reassert node install`"
+    found += [f"{engine.name}: {path} {told}" for path in missing]
     found += [f"{engine.name}: {in_force.warning}"] if in_force.warning else []
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
