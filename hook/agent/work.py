@@ -13,21 +13,8 @@ import select
 import time
 
 from hook import __version__
-from hook.agent.answers import (
-    BUNDLE,
-    ERROR,
-    LATE,
-    LONG,
-    MOUNT,
-    OPTIONS,
-    PATH,
-    PIPE,
-    PROBE,
-    SIZE,
-    STAGE,
-    VERSION,
-    Fallback,
-)
+from hook.agent import answers
+from hook.agent.answers import Fallback
 from hook.agent.clients import Client
 from hook.agent.memory import Memory
 from hook.core import events
@@ -119,13 +106,13 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         if self._replaced:
             return
         if time.monotonic() > self._deadline:
-            raise Fallback(LATE)
+            raise Fallback(answers.LATE)
         if time.thread_time() > self._cpu:
-            raise Fallback(LONG)
+            raise Fallback(answers.LONG)
         poll = select.poll()
         poll.register(self._connection, select.POLLRDHUP)
         if poll.poll(0):
-            raise Fallback(LATE)
+            raise Fallback(answers.LATE)
 
     def say(self, text: str, is_hook: bool = False) -> None:
         """Adds a line for the caller's standard error, with the words of a cold start."""
@@ -156,14 +143,14 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Returns the content of front's copy of stdin. The offset stays: a cold start may read the copy after this."""
         size = os.fstat(self._given).st_size
         if size > _LARGEST:
-            raise Fallback(SIZE)
+            raise Fallback(answers.SIZE)
         data = _few(os.pread(self._given, size, 0))
         _check_probe(data.decode("utf-8", "replace"))
         return data
 
     def parents_arguments(self) -> list[str]:
         """Raises Fallback: the agent's parent is not the runtime."""
-        raise Fallback(BUNDLE)
+        raise Fallback(answers.BUNDLE)
 
     def is_restore(self) -> bool:
         """Returns whether the runtime restores a checkpoint: front's parent."""
@@ -191,7 +178,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             if not is_file(status):
                 return super().config(path)
             if status.st_size > _LARGEST:
-                raise Fallback(SIZE)
+                raise Fallback(answers.SIZE)
             return _few(read_fd(fd, LIMIT, path, status.st_size))
         finally:
             os.close(fd)
@@ -242,12 +229,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             raise
         except OSError as error:
             if error.errno in _NOT_PLAIN:
-                raise Fallback(PATH) from None
-            raise Fallback(ERROR) from error
+                raise Fallback(answers.PATH) from None
+            raise Fallback(answers.ERROR) from error
         status = os.fstat(fd)
         if status.st_dev in self._memory.own_trees:
             os.close(fd)
-            raise Fallback(PATH)
+            raise Fallback(answers.PATH)
         return fd, status
 
     def process_file(self, path: str) -> tuple[bytes, bool]:
@@ -259,15 +246,15 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             return super().process_file(path)
         os.close(fd)
         if not is_file(status) or is_link(path):
-            raise Fallback(PIPE)
+            raise Fallback(answers.PIPE)
         if status.st_size > _LARGEST:
-            raise Fallback(SIZE)
+            raise Fallback(answers.SIZE)
         data, is_pipe = super().process_file(path)
         return _few(data), is_pipe
 
     def resources(self, path: str) -> bytes:
         """Raises Fallback: the real runtime gets corrected resources through a descriptor of its own."""
-        raise Fallback(PIPE)
+        raise Fallback(answers.PIPE)
 
     def bundle(self, container_id: str, root: str | None, real: str) -> str:
         """Returns a container's bundle, cached while the real runtime's state file is unchanged."""
@@ -275,7 +262,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
         def recorded(base: str) -> str:
             if not base.startswith("/"):
-                raise Fallback(PATH)
+                raise Fallback(answers.PATH)
             return (
                 kept.get(base + STATE_JSON, lambda: bundle_from(base, STATE_JSON))
                 or kept.get(base + STATUS, lambda: bundle_from(base, STATUS))
@@ -287,7 +274,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
     def decided(self, config: str) -> Reserved | None:
         """Returns what was decided at the create, cached while config.json is unchanged."""
         if not config.startswith("/"):
-            raise Fallback(PATH)
+            raise Fallback(answers.PATH)
         self.plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
@@ -295,7 +282,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Returns kubelet's device checkpoint, cached while the file is unchanged."""
         with contextlib.suppress(OSError):
             if os.stat(path).st_size > min(limit, _LARGEST_CHECKPOINT):
-                raise Fallback(SIZE)
+                raise Fallback(answers.SIZE)
         return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
@@ -306,7 +293,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
             try:
                 found = cri.asked(directory, method, asked_id, identity, self._deadline - time.monotonic())
             except TimeoutError:
-                raise Fallback(LATE) from None
+                raise Fallback(answers.LATE) from None
             if found is not None and sum(len(key + value) for key, value in found.items()) <= _LONGEST:
                 while len(kept) >= _ANSWERS:
                     kept.pop(next(iter(kept), ("", "")), None)
@@ -321,12 +308,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         except FileNotFoundError:
             self.still_waits()
             raise
-        except FileExistsError as error:  # left by an earlier process with this pid
-            raise Fallback(ERROR) from error
+        except FileExistsError as error:  # of an earlier process with this pid
+            raise Fallback(answers.ERROR) from error
 
     def before_mounting(self) -> None:
         """Raises Fallback: only a cold start mounts, because an agent that is late could mount after front gave up."""
-        raise Fallback(MOUNT)
+        raise Fallback(answers.MOUNT)
 
     def report(self, options: Options, verdict: Verdict) -> None:
         """Writes the event. Raises Refused if the verdict is a refusal; Fallback, if it cannot be appended to --log."""
@@ -346,9 +333,9 @@ def answer(memory: Memory, request: Request, client: Client, given: int) -> byte
     In a thread with its own root, working directory and umask (`own_directories`).
     """
     if request.version != __version__:
-        raise Fallback(VERSION)
+        raise Fallback(answers.VERSION)
     if (request.policy, request.store, request.events) != (memory.source, memory.directory, memory.events):
-        raise Fallback(OPTIONS)
+        raise Fallback(answers.OPTIONS)
     os.umask(client.umask)
     caller = Asking(memory, request, client, given)
     if request.kind == HOOK:
@@ -364,9 +351,9 @@ def _of_hook(request: Request, caller: Asking) -> bytes:
     try:
         options = hooks.options_of([*_where(request), *request.arguments])
     except Usage:
-        raise Fallback(OPTIONS) from None
+        raise Fallback(answers.OPTIONS) from None
     if options.operands[0] not in _WARM_STAGES:
-        raise Fallback(STAGE)
+        raise Fallback(answers.STAGE)
     if options.config.rpartition("/")[0] != options.bundle:
         caller.plain(options.bundle)
     status = hooks.run(options, caller)
@@ -377,7 +364,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
     try:
         options = caller.options(request)
     except Usage:
-        raise Fallback(OPTIONS) from None
+        raise Fallback(answers.OPTIONS) from None
     invocation = Invocation(request.arguments)
     _check_probe(invocation.container_id)
     caller.check_paths(invocation)
@@ -390,7 +377,7 @@ def _of_runtime(request: Request, caller: Asking) -> bytes:
         return protocol.go()
     frame = protocol.changed(arguments)
     if len(frame) > protocol.LIMIT or len(arguments) > protocol.ARGUMENTS:
-        raise Fallback(SIZE)
+        raise Fallback(answers.SIZE)
     return frame
 
 
@@ -420,11 +407,11 @@ def _check_probe(text: str) -> None:
         except (OSError, ValueError):
             continue
         if is_cold:
-            raise Fallback(PROBE)
+            raise Fallback(answers.PROBE)
 
 
 def _few(data: bytes) -> bytes:
     """The JSON document. Raises Fallback if its lists may have more than _ENTRIES together."""
     if len(data) > _ENTRIES and data.count(b",") > _ENTRIES:
-        raise Fallback(SIZE)
+        raise Fallback(answers.SIZE)
     return data

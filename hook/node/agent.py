@@ -19,7 +19,6 @@ from hook.node import systemd
 from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.program import front_in_use, path_in_use, version_of
 from hook.node.services import SERVICE, SOCKET, ask, why_cold
-from hook.node.tail import tail
 
 _TAIL = 1 << 18
 """Bytes at the end of the event log in which the last starts are looked for."""
@@ -37,7 +36,7 @@ class Agent:
     `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
     that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `silence`: why it does
     not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None without one.
-    `last`: its last starts without an event (hook.agent.starts).
+    `last`: its last starts without an event (hook.agent.memory).
     """
 
     cold: str
@@ -150,6 +149,30 @@ def last_starts(path: str = events.EVENTS, most: int = _TAIL) -> list[dict[str, 
     """The events of container starts in the last `most` bytes of the log, newest first, that were warm or cold."""
     found = [event for event in tail(path, most) if event.get("adapter") in _START_ADAPTERS]
     return [event for event in reversed(found) if event.get("start") in ("warm", "cold")]
+
+
+def tail(path: str, size: int) -> list[dict[str, Any]]:
+    """The events in the last `size` bytes, oldest first. Other lines than JSON objects are skipped."""
+    try:
+        with open(path, "rb", opener=_at_once) as log:
+            log.seek(max(0, os.fstat(log.fileno()).st_size - size))
+            lines = log.read(size).splitlines()
+    except OSError:
+        return []
+    return [event for event in map(_event, lines) if event]
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Waits for no writer where the log is a FIFO."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError:  # the first one may have been cut
+        return {}
+    return event if isinstance(event, dict) else {}
 
 
 def with_unchanged(found: list[dict[str, Any]], last: list[dict[str, Any]]) -> list[dict[str, Any]]:

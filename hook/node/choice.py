@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
 
 from hook.core.base.errors import Usage
 from hook.node import services, status
@@ -68,17 +67,8 @@ def add_choice(parser: argparse.ArgumentParser) -> None:
     scope.add_argument("--default", action="store_true", help="wire every handler (the default)")
 
 
-@dataclass(frozen=True)
-class RequestedChange:
-    """The change that the options of `install` ask for. `is_wired`: whether the engine was wired before."""
-
-    choice: Choice
-    rewiring: Rewiring
-    is_wired: bool
-
-
-def requested_change(options: argparse.Namespace, copy: bool = True) -> RequestedChange:
-    """Returns the change that the options ask for; changes nothing. `copy`: the `prepare` of `program`."""
+def requested_change(options: argparse.Namespace, copy: bool = True) -> tuple[Choice, Rewiring]:
+    """Returns the change that the options of `install` ask for; changes nothing. `copy`: the `prepare` of `program`."""
     record = Record.read()
     engine = registry.engine(registry.chosen(options.engine, record.engines()))
     old = record.parts.get(engine.name, OwnerRecord())
@@ -103,7 +93,7 @@ def requested_change(options: argparse.Namespace, copy: bool = True) -> Requeste
         wiring.remarks.append(f"every container start is cold: {cold}")
     if choice.policy.warning:
         wiring.remarks.append(choice.policy.warning)
-    return RequestedChange(choice, rewiring, bool(old.adapters))
+    return choice, rewiring
 
 
 def adapters_of(text: str | None, engine: AnyEngine, old: OwnerRecord) -> tuple[str, ...]:

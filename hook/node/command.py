@@ -20,8 +20,8 @@ from hook.node.change.leftovers import leftovers, purge
 from hook.node.change.program import (
     change_of_version,
     front_in_use,
-    lay_out,
     locate,
+    own_tree,
     path_in_use,
     policy,
     refuse_another,
@@ -29,10 +29,9 @@ from hook.node.change.program import (
 )
 from hook.node.change.record import OwnerRecord, Record
 from hook.node.change.rewiring import Rewiring, Target, rollback
-from hook.node.choice import RequestedChange, add_choice, add_engine, requested_change
+from hook.node.choice import add_choice, add_engine, requested_change
 from hook.node.engines import registry
-from hook.node.engines.base import BYPASSES, AnyEngine
-from hook.node.engines.registry import Removed
+from hook.node.engines.base import BYPASSES, Choice
 from hook.node.errors import NodeError
 from hook.node.sources import problems_and_hints
 from hook.node.status import as_json, as_table, shown
@@ -117,7 +116,11 @@ def _install(options: argparse.Namespace) -> int:
     locate(options.prefix or "")
     refuse_another(Record.read(), installs=True)
     if options.dry_run:
-        return _plan(options)
+        choice, rewiring = requested_change(options, copy=False)
+        _warn(choice, rewiring)
+        _say_changes(rewiring)
+        print(shown(rewiring.differences()) or "Nothing to change.")
+        return 0
     compiled = os.path.lexists(store.STORE)
     with journal.locked():
         _recover()
@@ -125,15 +128,16 @@ def _install(options: argparse.Namespace) -> int:
         _interruptible()
         try:
             before = version_of(path_in_use())
-            asked = requested_change(options)
-            rewiring = asked.rewiring
-            _warn(asked)
+            choice, rewiring = requested_change(options)
+            _warn(choice, rewiring)
             prove = None
             if options.probe and rewiring.engine.running() and (rewiring.differences() or rewiring.restarts()):
                 from hook.node.probe.proof import Proof
 
-                proof = Proof(rewiring.engine, asked.choice.policy, rewiring.target.wiring)
-                if not asked.is_wired:  # how containers start through reassert says nothing about the node without it
+                proof = Proof(rewiring.engine, choice.policy, rewiring.target.wiring)
+                if (
+                    not rewiring.old.adapters
+                ):  # how containers start through reassert says nothing about the node without it
                     proof.before(rewiring.before())
                 prove = proof.after
             changed = rewiring.make(_say, prove)
@@ -146,12 +150,12 @@ def _install(options: argparse.Namespace) -> int:
     target = rewiring.target
     if changed:
         wired.forget()
-        _log(rewiring, "upgrade" if asked.is_wired and before != __version__ else "install", before)
+        _log(rewiring, "upgrade" if rewiring.old.adapters and before != __version__ else "install", before)
     old = status.preexisting(rewiring.engine, rewiring.before(), target.adapters, target.runtime_class)
     for remark in [*target.wiring.remarks, *old]:
         _say(f"Note: {remark}")
     adapters = ", ".join(target.adapters)
-    if told := change_of_version(before, asked.choice.program):
+    if told := change_of_version(before, choice.program):
         _say(told)
     _say(
         f"{rewiring.engine.title} is wired ({adapters})."
@@ -169,21 +173,13 @@ def _log(rewiring: Rewiring, what: str, before: str) -> None:
 
 
 def _layout(options: argparse.Namespace) -> int:
-    lay_out(options.directory, options.place)
+    tree.lay_out(own_tree(), options.directory, options.place)
     return 0
 
 
-def _plan(options: argparse.Namespace) -> int:
-    asked = requested_change(options, copy=False)
-    _warn(asked)
-    _say_changes(asked.rewiring)
-    print(shown(asked.rewiring.differences()) or "Nothing to change.")
-    return 0
-
-
-def _warn(asked: RequestedChange) -> None:
+def _warn(choice: Choice, rewiring: Rewiring) -> None:
     """Prints, before anything is changed, what of the policy this node cannot do."""
-    problems, hints = problems_and_hints(asked.choice.policy, [asked.rewiring.engine.name])
+    problems, hints = problems_and_hints(choice.policy, [rewiring.engine.name])
     for problem in problems:
         _say(f"WARNING: {problem}")
     for hint in hints:
@@ -226,7 +222,6 @@ def _verify(options: argparse.Namespace) -> int:
 
 def _verify_one(name: str, excepted: list[str], output: str, record: Record, again: bool = False) -> int:
     from hook.node.probe import report
-    from hook.node.probe.report import Accepted
     from hook.node.probe.verify import verify
 
     engine = registry.engine(name)
@@ -234,11 +229,11 @@ def _verify_one(name: str, excepted: list[str], output: str, record: Record, aga
     now = engine.read()
     handlers = [h for h in engine.handlers(now, part.notes) if not again or part.runtime_class in (None, h.name)]
     known = [f"handler/{handler.name}" for handler in handlers if handler.note == BYPASSES]
-    accepted = Accepted([*excepted, *known], _beside(engine.name, record))
+    beside = _beside(engine.name, record)
     with closing(engine.starter(now)) as starter:
         agent = bool(part.adapters) and not services.why_cold(services.is_wanted(part.notes), front_in_use())
         in_force = policy(seeded=not part.adapters)
-        found = verify(engine, handlers, in_force, starter, output, accepted, agent)
+        found = verify(engine, handlers, in_force, starter, output, [*excepted, *known], beside, agent)
     report.record_result(engine.name, found, excepted)
     return found
 
@@ -332,13 +327,8 @@ def _with_files(record: Record, name: str | None) -> list[str]:
 
 
 def _unwiring(name: str, record: Record) -> Rewiring:
-    engine = _engine_or_removed(name)
+    engine = registry.engine_or_removed(name)
     return Rewiring(engine, record, Target(), cache(engine.read))
-
-
-def _engine_or_removed(name: str) -> AnyEngine:
-    """Returns an engine that reassert was wired into, even if the engine was removed since."""
-    return registry.engine(name) if registry.is_installed(name) else Removed(name)
 
 
 def _status(options: argparse.Namespace) -> int:
@@ -364,7 +354,7 @@ def _recover() -> bool:
     if left is None:
         return False
     _say(f"an earlier {left.operation} of {left.engine} was interrupted; restoring every file first")
-    found = _engine_or_removed(left.engine)
+    found = registry.engine_or_removed(left.engine)
     restart = left.running or found.running()  # an engine that was interrupted while it started may not run now
     rollback(left, found, restart, journal.DIRECTORY, _say)
     return True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
 import shlex
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from glob import glob
 from pathlib import Path
@@ -23,7 +24,6 @@ from hook.node.change.journal import remove_directories
 from hook.node.change.tree import is_installed
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.metrics import check_address, check_directory
 
 SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
 UNITS = (SOCKET, SERVICE)
@@ -47,6 +47,9 @@ AGENT_IS_WANTED = "agent"
 
 METRICS = "metrics"
 """In an engine's notes: the agent's options for metrics, by name. Empty if they were withdrawn."""
+
+UNIX = "unix:"
+"""How a metrics address begins that is a socket's path."""
 
 _DIRECTORY = "/etc/systemd/system"
 _METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
@@ -136,6 +139,27 @@ def metrics_of(
     return {name: value for name, value in {**(before or {}), **said}.items() if value}
 
 
+def check_address(address: str) -> tuple[str, int] | None:
+    """Host and port of --metrics, None for a socket (`unix:/PATH`). Raises Usage, also for what is not loopback."""
+    if address.startswith(f"{UNIX}/"):
+        return None
+    host, _, port = address.rpartition(":")
+    try:
+        where = ipaddress.ip_address(host.strip("[]"))
+        if not where.is_loopback or not 0 <= int(port) < 1 << 16:
+            raise ValueError
+        return str(where), int(port)
+    except ValueError:
+        raise Usage(f"--metrics takes 127.0.0.1:PORT, [::1]:PORT or unix:/PATH, not {address!r}") from None
+
+
+def check_directory(path: str) -> None:
+    """Raises Usage unless --textfile names a directory."""
+    if not path.startswith("/") or not os.path.isdir(path):
+        what = "is not an absolute path" if path[:1] != "/" else "is not a directory; create it, or correct the path"
+        raise Usage(f"--textfile takes the directory of node_exporter's textfile collector: {path!r} {what}")
+
+
 def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
     """A drop-in stays when its options are withdrawn: the service is restarted if the file has changed."""
     if metrics is None:
@@ -146,17 +170,15 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
     ]
 
 
-def _units(program: str) -> list[Change]:
-    """The unit files, and what `systemctl enable` would make. If a package has the files, only that."""
-    found: list[Change] = []
+def _units(program: str) -> Iterator[Change]:
+    """The unit files, and what `systemctl enable` would make. A package has the files: then only that."""
     for name in dict.fromkeys((*_WANTED_BY, *_COMMANDS)):
         path = f"{_PACKAGED}/{name}"
         if not (program.startswith("/usr/lib/") and os.path.exists(path)):
             path = f"{_DIRECTORY}/{name}"
-            found.append((path, _unit(name, f"{shlex.quote(program)} {_COMMANDS.get(name, '')}")))
+            yield path, _unit(name, f"{shlex.quote(program)} {_COMMANDS.get(name, '')}")
         if name in _WANTED_BY:
-            found.append((f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)))
-    return found
+            yield f"{_DIRECTORY}/{_WANTED_BY[name]}.wants/{name}", link(path)
 
 
 def _unit(name: str, start: str) -> State:
@@ -234,7 +256,9 @@ def start(units: list[str], moved: bool, different: list[str], stale: list[str])
     changed = {os.path.basename(path) for path in different}
     for unit in units:
         again = unit in changed if unit.endswith(".socket") else moved
-        systemd.run("restart" if again else "start", *_patience(unit), unit)
+        # What runs the plugin is ready when a runtime has connected, so it is not waited for here.
+        is_waited_for = unit in UNITS and not os.path.exists(DROP_IN)
+        systemd.run("restart" if again else "start", *([] if is_waited_for else ["--no-block"]), unit)
 
 
 def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
@@ -285,14 +309,3 @@ def roll_back(units: list[str]) -> None:
             systemd.run("stop", unit)
     for unit in old:
         systemd.run("start", "--no-block", unit)
-
-
-def without_plugin() -> None:
-    """Restarts the agent after DROP_IN was removed. Raises NodeError."""
-    systemd.run("daemon-reload")
-    systemd.run("restart", SERVICE)
-
-
-def _patience(unit: str) -> list[str]:
-    """What runs the plugin is ready when a runtime has connected, so it is not waited for here."""
-    return [] if unit in UNITS and not os.path.exists(DROP_IN) else ["--no-block"]

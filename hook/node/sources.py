@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from hook.core.base.errors import Undecided, describe
@@ -38,22 +38,21 @@ class Finding:
     message: str
 
 
-def look_at(policy: Policy) -> list[Finding]:
-    """Returns all problems of the files of this node that a policy names, in the policy's order."""
-    found: list[Finding] = []
+def look_at(policy: Policy) -> Iterator[Finding]:
+    """Yields all problems of the files of this node that a policy names, in the policy's order."""
     for number, rule in enumerate(policy.candidates(None)):
         for index, env in enumerate(rule.env):
             if env.source == FILE:
                 place: Place = ("spec", "rules", number, "env", index, "valueFrom", "file")
-                found += [Finding(_severity(rule), place, text) for text in _value_file(rule, env, policy)]
+                for text in _value_file(rule, env, policy):
+                    yield Finding(_severity(rule), place, text)
         looked_at: set[str] = {""}
         for index, mount in enumerate(rule.mounts):
             if mount.source not in looked_at:
                 looked_at.add(mount.source)
                 place = ("spec", "rules", number, "mounts", index, "hostPath")
                 for severity, text in _host_path(rule, mount):
-                    found.append(Finding(WARNING if severity == WARNING else _severity(rule), place, text))
-    return found
+                    yield Finding(WARNING if severity == WARNING else _severity(rule), place, text)
 
 
 def _severity(rule: Rule) -> str:
@@ -61,9 +60,8 @@ def _severity(rule: Rule) -> str:
     return WARNING if rule.is_audited else ERROR
 
 
-def unreadable(policy: Policy) -> list[Finding]:
-    """Returns a warning for each mounted file or directory that a process of another user than root cannot read."""
-    found: list[Finding] = []
+def unreadable(policy: Policy) -> Iterator[Finding]:
+    """Yields a warning for each mounted file or directory that a process of another user than root cannot read."""
     for number, rule in enumerate(policy.candidates(None)):
         for index, mount in enumerate(rule.mounts):
             try:
@@ -74,11 +72,8 @@ def unreadable(policy: Policy) -> list[Finding]:
             if (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) and mode & wanted != wanted:
                 place: Place = ("spec", "rules", number, "mounts", index, "hostPath")
                 text = f"rule {rule.name}: hostPath {mount.source} has mode {stat.S_IMODE(mode):04o}"
-                message = (
-                    f"{text}: only root and its group can read it in a container (chmod o+r{'x' if wanted & 1 else ''})"
-                )
-                found.append(Finding(WARNING, place, message))
-    return found
+                remedy = f"chmod o+r{'x' if wanted & 1 else ''}"
+                yield Finding(WARNING, place, f"{text}: only root and its group can read it in a container ({remedy})")
 
 
 _APPS = frozenset(APP_TYPES)
@@ -90,12 +85,11 @@ _UNMET = {"podman": ("namespaces", "podSelector")}
 """Conditions that are never met, since no container of the engine belongs to a pod."""
 
 
-def never_known(policy: Policy, engines: Iterable[str]) -> list[Finding]:
-    """Returns a warning for each condition that is unknown for every container of a wired engine.
+def never_known(policy: Policy, engines: Iterable[str]) -> Iterator[Finding]:
+    """Yields a warning for each condition that no container of a wired engine can be held against.
 
     `engines`: the names of the wired engines. containerd and CRI-O know all of them (hook.core.facts.cri).
     """
-    found: list[Finding] = []
     for engine in engines:
         for number, rule in enumerate(policy.candidates(None)):
             place: Place = ("spec", "rules", number, "match")
@@ -107,12 +101,11 @@ def never_known(policy: Policy, engines: Iterable[str]) -> list[Finding]:
                     text = f"selects by {field}: it applies to no container of {engine}, which has no pods"
                 else:
                     continue
-                found.append(Finding(WARNING, (*place, field), f"rule {rule.name} {text}"))
+                yield Finding(WARNING, (*place, field), f"rule {rule.name} {text}")
         kinds = sorted(_APPS & {*policy.excluded_types}) if "containerTypes" in _UNKNOWN.get(engine, ()) else []
         for kind in kinds:
             text = f"exclude: the type {kind} is never known under {engine}: it excludes no container there"
-            found.append(Finding(WARNING, ("spec", "exclude", "containerTypes"), text))
-    return found
+            yield Finding(WARNING, ("spec", "exclude", "containerTypes"), text)
 
 
 def problems_and_hints(policy: Policy, engines: Iterable[str] = ()) -> tuple[list[str], list[str]]:
@@ -132,8 +125,8 @@ def problems_and_hints(policy: Policy, engines: Iterable[str] = ()) -> tuple[lis
     return problems, hints
 
 
-def _value_file(rule: Rule, env: Env, policy: Policy) -> list[str]:
-    """Returns the problem of a `valueFrom.file`, if any. Reads the file as a container start does."""
+def _value_file(rule: Rule, env: Env, policy: Policy) -> Iterator[str]:
+    """Yields the problem of a `valueFrom.file`, if any. Reads the file as a container start does."""
     try:
         first_line(str(env.text))
     except (Untrusted, Undecided, OSError) as error:
@@ -141,34 +134,34 @@ def _value_file(rule: Rule, env: Env, policy: Policy) -> list[str]:
         if policy.failure_policy != "Fail":
             becomes = "starts without it (failurePolicy: Ignore)"
         why = _said(error, str(env.text))
-        return [f"rule {rule.name}: env {env.name}: {why}; every container that the rule matches {becomes}"]
-    return []
+        yield f"rule {rule.name}: env {env.name}: {why}; every container that the rule matches {becomes}"
 
 
-def _host_path(rule: Rule, mount: Mount) -> list[tuple[str, str]]:
-    """Returns the problems of a hostPath: it is missing, not root's alone, or neither a file nor a directory."""
+def _host_path(rule: Rule, mount: Mount) -> Iterator[tuple[str, str]]:
+    """Yields the problems of a hostPath: it is missing, not root's alone, or neither a file nor a directory."""
     label = f"rule {rule.name}: hostPath {mount.source}"
     try:
         status = os.stat(mount.source)
     except PermissionError as error:
-        return [(ERROR, f"{label} cannot be read: {error.strerror}; run this as root")]
+        yield ERROR, f"{label} cannot be read: {error.strerror}; run this as root"
+        return
     except OSError as error:
         if mount.skip_missing:
-            return [(WARNING, f"{label}: {error.strerror}; the mount is left out on this node (onMissingSource: Skip)")]
+            yield WARNING, f"{label}: {error.strerror}; the mount is left out on this node (onMissingSource: Skip)"
+            return
         becomes = "every container that the rule matches is refused (onMissingSource: Fail)"
         command = build_command(mount.source)
         remedy = f"Run: {command}" if command else "Create it on this node, or set onMissingSource: Skip"
-        return [(ERROR, f"{label}: {error.strerror}; {becomes}. {remedy}")]
-    found: list[tuple[str, str]] = []
+        yield ERROR, f"{label}: {error.strerror}; {becomes}. {remedy}"
+        return
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-        found.append((WARNING, f"{label} is {_kind(status.st_mode)}, neither a file nor a directory"))
+        yield WARNING, f"{label} is {_kind(status.st_mode)}, neither a file nor a directory"
     try:
         trusted(mount.source)
     except Untrusted as error:
-        found.append((WARNING, f"{label}: {error}; a user who can write to it controls what containers read there"))
+        yield WARNING, f"{label}: {error}; a user who can write to it controls what containers read there"
     except OSError as error:
-        found.append((ERROR, f"{label} cannot be read: {describe(error)}"))
-    return found
+        yield ERROR, f"{label} cannot be read: {describe(error)}"
 
 
 def _kind(mode: int) -> str:

@@ -6,10 +6,11 @@ import json
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hook import __version__
 from hook.core.base.compare import glob_match
@@ -21,7 +22,7 @@ from hook.core.events import EVENTS
 from hook.core.policy import compiler, store
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.store import KUBELET_ROOT
-from hook.node import services, systemd
+from hook.node import agent, services, systemd
 from hook.node.artifacts import dispatchers
 from hook.node.change import journal
 from hook.node.change.files import LINK, TREE, Change, State, look
@@ -33,10 +34,8 @@ from hook.node.engines.base import HOOK, NRI, RUNTIME, AnyEngine, Choice, Handle
 from hook.node.errors import NodeError
 from hook.node.services import METRICS, PLUGIN_IS_OURS
 from hook.node.sources import problems_and_hints
+from hook.node.terminal import table
 from hook.node.words import about
-
-if TYPE_CHECKING:
-    from hook.node import agent
 
 OUT_OF_DATE, NOT_WIRED, UNENFORCED = 1, 3, 4
 """Exit statuses of `status`. systemctl uses 3 for a unit that is not active. 4: there is only a remark."""
@@ -95,6 +94,8 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     `old_files`: hints about containers that have an old file of a hostPath.
     """
     found = Status(record)
+    with suppress(ReassertError):  # `out_of_date` reports it for each engine
+        found.policy = policy(seeded=False)
     for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
         _look_at_engine(found, each)
     if not (found.rows or record.engines() or registry.installed()):
@@ -109,10 +110,13 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
     interrupted = journal.pending()
     _look_at_policy(found)
     if found.exit_status != NOT_WIRED:
-        problems, hints = _named_files(old_files, record.engines())
-        log = _event_log(EVENTS)
-        found.problems += problems + log[0]
-        found.hints += hints + log[1]
+        if found.policy:
+            problems, hints = problems_and_hints(found.policy, record.engines())
+            found.problems += problems
+            found.hints += hints + old_files(found.policy)
+        problems, hints = _event_log(EVENTS)
+        found.problems += problems
+        found.hints += hints
     if interrupted:
         found.problems.append(
             f"the last {interrupted.operation} of {interrupted.engine} was interrupted; "
@@ -126,10 +130,8 @@ def node_status(record: Record, name: str | None, old_files: Callable[[Policy], 
 
 
 def _look_at_policy(found: Status) -> None:
-    """Adds the policy in force and, on a node that is wired, why it enforces nothing."""
-    try:
-        found.policy = policy(seeded=False)
-    except ReassertError:  # `out_of_date` reports it for each engine
+    """Adds when the policy took force and, on a node that is wired, why it enforces nothing."""
+    if found.policy is None:
         return
     header = compiler.stored_header(store.SOURCE, store.STORE)[0] or {}
     found.since = str(header.get("since", ""))
@@ -180,7 +182,9 @@ def _look_at_engine(found: Status, name: str) -> None:
         found.rows += [(engine, handler) for handler in handlers]
         wrong += [f"{name}: {warning}" for warning in engine.warnings(now)]
         found.hints += [f"{name}: {hint}" for hint in engine.hints(now)]
-        lacking, hints = cdi_support(engine.without_cdi(now), kubelet_root())
+        lacking, hints = cdi_support(
+            engine.without_cdi(now), found.policy.kubelet_root if found.policy else KUBELET_ROOT
+        )
         wrong += [f"{name}: {problem}" for problem in lacking]
         found.hints += [f"{name}: {hint}" for hint in hints]
         if part.adapters:
@@ -221,9 +225,7 @@ def handlers_in_force(engine: AnyEngine, now: object, part: OwnerRecord) -> tupl
 
 
 def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRecord, handlers: list[Handler]) -> None:
-    """Add which of an engine's last starts were warm, and the state of the agent, which all engines share."""
-    from hook.node import agent
-
+    """Add which of an engine's last starts were warm, and the agent itself, which all engines share."""
     if {RUNTIME, HOOK, NRI} & set(part.adapters) and (found.agent is None or found.agent.cold):
         found.agent = agent.look(services.is_wanted(part.notes))
         found.problems += found.agent.problems()
@@ -235,24 +237,6 @@ def _look_at_agent(found: Status, engine: AnyEngine, now: object, part: OwnerRec
         if {RUNTIME, HOOK} & set(handler.wired):
             found.starts[engine.name, handler.name] = agent.starts_of(handler.runtime, starts, called)
             found.execs[engine.name, handler.name] = agent.starts_of(handler.runtime, execs, called)
-
-
-def kubelet_root() -> str:
-    """Returns kubelet's root directory as the policy has it, or its default."""
-    try:
-        return policy(seeded=False).kubelet_root
-    except ReassertError:
-        return KUBELET_ROOT
-
-
-def _named_files(old_files: Callable[[Policy], list[str]], engines: list[str]) -> tuple[list[str], list[str]]:
-    """Returns problems and hints: of files of this node that the policy names, and of containers with old ones."""
-    try:
-        in_force = policy(seeded=False)
-        problems, hints = problems_and_hints(in_force, engines)
-        return problems, hints + old_files(in_force)
-    except ReassertError:  # `out_of_date` reports a missing policy for each engine
-        return [], []
 
 
 def _event_log(path: str) -> tuple[list[str], list[str]]:
@@ -329,10 +313,9 @@ def out_of_date(
         found.append(f"{engine.name}: {', '.join(paths)} out of date: {run}")
     elif paths:
         newer.append(f"protected, and newer settings are available for {engine.name} ({', '.join(paths)}): {run}")
-    if not os.access(choice.program, os.X_OK):
-        found.append(f"{engine.name}: {choice.program} is missing, so no container starts: run `reassert node install`")
-    if front and not os.access(front, os.X_OK):
-        found.append(f"{engine.name}: {front} is missing, so no container starts: run `reassert node install`")
+    missing = [path for path in (choice.program, front) if path and not os.access(path, os.X_OK)]
+    told = "is missing, so no container starts: run `reassert node install`"
+    found += [f"{engine.name}: {path} {told}" for path in missing]
     found += [f"{engine.name}: {in_force.warning}"] if in_force.warning else []
     found += [f"{engine.name}: {unit} does not run" for unit in part.units if not systemd.is_active(unit)]
     if not engine.running():
@@ -390,17 +373,14 @@ def _diff(path: str, before: State | None, after: State | None) -> list[str]:
 
 def as_table(found: Status) -> str:
     """Returns node, policy and state, a table with one line per handler, then the agent, the problems and hints."""
-    from hook.node.agent import Starts
-    from hook.node.terminal import table  # brings importlib.metadata
-
     cells = [
         (
             engine.title,
             handler.name,
             handler.runtime or "-",
             ", ".join(handler.wired) or "no",
-            found.starts.get((engine.name, handler.name), Starts()).as_text(),
-            found.execs.get((engine.name, handler.name), Starts()).as_text(),
+            found.starts.get((engine.name, handler.name), agent.Starts()).as_text(),
+            found.execs.get((engine.name, handler.name), agent.Starts()).as_text(),
             handler.note,
         )
         for engine, handler in found.rows
@@ -411,19 +391,17 @@ def as_table(found: Status) -> str:
         *(f"Hint: {hint}" for hint in found.hints),
     ]
     rows = table(cells, ["ENGINE", "HANDLER", "RUNTIME", "WIRED", "STARTS", "EXECS", ""])
-    return "\n".join([*map(printable, _head(found)), "", rows, *map(printable, remarks)])
-
-
-def _head(found: Status) -> list[str]:
-    about = found.about()
-    policy = about["policy"]
-    line = "none"
-    if policy:
+    about, line = found.about(), "none"
+    if policy := about["policy"]:
         rules = f"rules: {policy['rules']['enforced']} enforced, {policy['rules']['tried']} tried"
         since = f", since {policy['since']}" if policy["since"] else ""
         line = f"{policy['path']}, sha256 {policy['sha256']}, {policy['mode']}, {rules}{since}"
-    first = f"reassert   {about['version']} on {about['node']}, {about['time']}"
-    return [first, f"policy     {line}", f"state      {found.state()}"]
+    head = [
+        f"reassert   {about['version']} on {about['node']}, {about['time']}",
+        f"policy     {line}",
+        f"state      {found.state()}",
+    ]
+    return "\n".join([*map(printable, head), "", rows, *map(printable, remarks)])
 
 
 def as_json(found: Status) -> str:

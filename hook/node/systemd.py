@@ -90,11 +90,6 @@ def main_pid(unit: str) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def is_masked(unit: str) -> bool:
-    """Whether a unit is masked, so that it cannot be started."""
-    return _property(unit, "LoadState") == "masked"
-
-
 def run(verb: str, *units: str) -> None:
     """Runs `systemctl VERB UNIT…`. Raises NodeError with the last lines of the unit's journal if that fails."""
     done = _systemctl(verb, *units)
@@ -105,21 +100,15 @@ def run(verb: str, *units: str) -> None:
     raise NodeError(f"systemctl {verb} {' '.join(units)} failed: {said}{lines}")
 
 
-def is_known(unit: str) -> bool:
-    """Whether systemd has found the file of a unit."""
-    return _property(unit, "LoadState") == "loaded"
+def load_state(unit: str) -> str:
+    """What systemctl(1) shows of a unit's file: loaded, masked, not-found and so on; "" without systemd."""
+    return _property(unit, "LoadState")
 
 
 def restart(unit: str, wait: bool = True) -> None:
     """Restarts a unit, even one that has reached its start limit. Raises NodeError. `wait`: until it is ready."""
     _systemctl("reset-failed", unit)
     run("restart", *([] if wait else ["--no-block"]), unit)
-
-
-def wait_replaced(unit: str, pid: int, seconds: float) -> None:
-    """Waits until the main process of a unit is another one than `pid`. Raises NodeError."""
-    if not wait_until(lambda: main_pid(unit) not in (0, pid), seconds):
-        raise NodeError(f"{unit} does not start again{last_lines(unit)}")
 
 
 def wait_active(unit: str, seconds: float = SECONDS) -> None:
@@ -162,6 +151,14 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
         raise NodeError(f"`{' '.join(arguments)}` did not end within {seconds:.0f} s") from None
 
 
+def output(arguments: list[str], failed: str) -> str:
+    """Returns the standard output of a program of the node. Raises NodeError, with `failed` and what it says."""
+    done = command(arguments)
+    if done.returncode:
+        raise NodeError(f"{failed}: {' '.join(done.stderr.split())}")
+    return done.stdout
+
+
 def version_of(program: str, oldest: tuple[int, int]) -> tuple[int, int, int]:
     """Returns the version that an engine's program prints. Raises NodeError if it prints none, or an older one."""
     done = command([program, "--version"])
@@ -176,18 +173,10 @@ def version_of(program: str, oldest: tuple[int, int]) -> tuple[int, int, int]:
     return major, minor, patch
 
 
-def arguments_of(pid: int) -> list[str]:
-    """Returns the arguments of a process, [] if it does not run (pid 0)."""
+def strings_of(pid: int, name: str) -> list[str]:
+    """Returns the arguments of a process ("cmdline") or its environment ("environ"); [] if it does not run (pid 0)."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0") if pid else []
-    except OSError:
-        return []
-
-
-def environment_of(pid: int) -> list[str]:
-    """Returns the environment of a process, NAME=VALUE, [] if it does not run (pid 0)."""
-    try:
-        return os.fsdecode(Path(f"/proc/{pid}/environ").read_bytes()).rstrip("\0").split("\0") if pid else []
+        return os.fsdecode(Path(f"/proc/{pid}/{name}").read_bytes()).rstrip("\0").split("\0") if pid else []
     except OSError:
         return []
 

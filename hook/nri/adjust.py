@@ -223,11 +223,7 @@ def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]
 
 def in_order(mounts: list[Mount]) -> list[Mount]:
     """Mounts as the runtime sorts them after an adjustment of mounts."""
-    return sorted(mounts, key=_order)
-
-
-def _order(mount: Mount) -> tuple[int, bytes]:
-    return _place(str(mount["destination"]))
+    return sorted(mounts, key=lambda mount: _place(str(mount["destination"])))
 
 
 @lru_cache(256)

@@ -23,7 +23,7 @@ from hook.nri.adjust import adjust
 from hook.nri.report import ADAPTER, Report
 from hook.nri.request import VALIDATE, PendingEvents, Reply, Request
 from hook.nri.requested import RequestedContainer
-from hook.nri.validation import Merged, edits_left, left_reason
+from hook.nri.validation import Merged, holds, left_reason
 
 _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
@@ -39,7 +39,7 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
     pod's own annotations into the spec, so the type is trusted only if the pod has no annotation of that name (NRI
     lists all annotations of a pod).
 
-    `sends_cdi`: whether the runtime hands over CRI's CDI devices, which kubelet alone sets (`sends_cdi_devices`).
+    `sends_cdi`: whether the runtime hands over CRI's CDI devices, which kubelet alone sets (SENDS_CDI).
     """
     notes = container.annotations
     kind = notes.get(_TYPE, "") if _TYPE not in pod.annotations else ""
@@ -176,7 +176,7 @@ class Decider:
         def act(decided: Plan, merged: Merged) -> Done:
             if merged.problem and any(match.applies for match in decided.matches):
                 raise Undecided(merged.problem)
-            wrong = edits_left(decided, case.container)
+            wrong = [edit for edit in decided.edits if not holds(edit, case.container)]
             audit = decided.audit_only()  # then nothing was corrected, and the first event names it
             said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
             reply.is_repeated = not said and all(str(each) in reasons for each in decided.reasons())
@@ -227,24 +227,14 @@ def _mounts_nothing() -> None:
     raise Undecided("an emptyDir with medium: Memory cannot be mounted by the NRI plugin; use the runtime wrapper")
 
 
-def removes_mounts(engine: str, version: str) -> bool:
-    """Whether the runtime removes mounts at a plugin's request. containerd does from 2.0 on; no other is known to."""
-    return version_at_least(engine, version, {"containerd": (2, 0)})
+REMOVES_MOUNTS = {"containerd": (2, 0)}
+"""The engines, by `version_at_least`, that remove mounts at a plugin's request. No other is known to."""
 
+SENDS_CDI = {"containerd": (2, 3)}
+"""Those that hand over the CDI devices of CRI, with NRI 0.10 or later."""
 
-def sends_cdi_devices(engine: str, version: str) -> bool:
-    """Whether the runtime hands over the CDI devices of CRI: containerd from 2.3 on, with NRI 0.10 or later."""
-    return version_at_least(engine, version, {"containerd": (2, 3)})
-
-
-def is_known_to(engine: str, version: str, nri_version: str) -> bool:
-    """Whether a runtime asks plugins to validate: NRI 0.10 is in containerd 2.2 and CRI-O 1.34.
-
-    `nri_version`: the version of NRI that the runtime says it has, which it does from 0.12 on; else "".
-    """
-    if nri_version:
-        return True
-    return version_at_least(engine, version, {"containerd": (2, 2), "cri-o": (1, 34)})
+VALIDATES = {"containerd": (2, 2), "cri-o": (1, 34)}
+"""Those that ask plugins to validate: they have NRI 0.10."""
 
 
 def version_at_least(engine: str, version: str, wanted: dict[str, tuple[int, int]]) -> bool:

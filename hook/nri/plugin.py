@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from hook.core.base.errors import describe
 from hook.entry import preload
 from hook.nri import ttrpc
-from hook.nri.creation import Decider, is_known_to, removes_mounts, sends_cdi_devices
+from hook.nri.creation import REMOVES_MOUNTS, SENDS_CDI, VALIDATES, Decider, version_at_least
 from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
 from hook.nri.request import CREATE, MOST, QUIET, VALIDATE, Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, Violation, frames
@@ -334,11 +334,13 @@ class Plugin:
         return claimed
 
     def _configure(self, request: Any) -> Any:
-        self._decider.engine = request.runtime_name
-        self._decider.removes_mounts = removes_mounts(request.runtime_name, request.runtime_version)
-        self._decider.sends_cdi = sends_cdi_devices(request.runtime_name, request.runtime_version)
-        self._runtime = f"{request.runtime_name} {request.runtime_version}"
-        known = is_known_to(request.runtime_name, request.runtime_version, request.NRI_version)
+        engine, version = request.runtime_name, request.runtime_version
+        self._decider.engine = engine
+        self._decider.removes_mounts = version_at_least(engine, version, REMOVES_MOUNTS)
+        self._decider.sends_cdi = version_at_least(engine, version, SENDS_CDI)
+        self._runtime = f"{engine} {version}"
+        # From NRI 0.12 on the runtime says which version it has.
+        known = bool(request.NRI_version) or version_at_least(engine, version, VALIDATES)
         self._subscribed = self._decider.validates = known and self._decider.unwanted[self._runtime] < REFUSALS
         self.on_configure(request.config)
         checks = "the changes of all plugins are checked" if self._subscribed else "later plugins are not checked"

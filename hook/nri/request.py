@@ -143,11 +143,6 @@ class Request:
         """Whether a thread has claimed the answer."""
         return self._answered.locked()
 
-    def tell(self, report: Report) -> None:
-        """Write its event."""
-        if self.reply:
-            self.reply.tell(report)
-
 
 class PendingEvents:
     """The events of answered requests, in the order of the answers.
@@ -208,8 +203,9 @@ class PendingEvents:
                 while self._waiting:
                     request = self._waiting.popleft()
                     try:
-                        request.tell(self._report)
-                    except Exception as error:  # this is no reason to disconnect from the runtime
+                        if request.reply:
+                            request.reply.tell(self._report)
+                    except Exception as error:  # no reason to disconnect from the runtime
                         self._failed(request.container, describe(error))
             finally:
                 self._writing.release()

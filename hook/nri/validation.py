@@ -17,7 +17,6 @@ from hook.core.base.compare import clean
 from hook.core.base.errors import Undecided, named
 from hook.core.container.cdi import DIRECTORIES, edits_of_devices, items
 from hook.core.facts import Container
-from hook.core.plan import Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import Drop, DropMount
 from hook.nri.adjust import in_order, mount_leftovers, own_parts
@@ -156,11 +155,6 @@ class Merged(RequestedContainer):
         self.owners["device", _path(path)] = owner
 
 
-def edits_left(plan: Plan, container: Container) -> list[Edit]:
-    """The edits that a plan for the merged result needs, except those that only come from NRI's order and spelling."""
-    return [edit for edit in plan.edits if not _holds(edit, container)]
-
-
 def left_reason(edit: Edit, container: Container, owners: dict[tuple[str, str], str]) -> Reason:
     """Why the container is refused: what is wrong after all plugins, and which of them asked for it."""
     names = {edit.name}
@@ -173,7 +167,8 @@ def left_reason(edit: Edit, container: Container, owners: dict[tuple[str, str], 
     return Reason(edit.rule, edit.kind, f"{wrong} after the changes of all NRI plugins{by}")
 
 
-def _holds(edit: Edit, container: Container) -> bool:
+def holds(edit: Edit, container: Container) -> bool:
+    """Whether NRI's order and spelling explain an edit of the plan for the merged result."""
     if isinstance(edit, PlaceMount):
         return not mount_leftovers(edit, container.start.mounts, own_parts(edit, container))
     return isinstance(edit, SetEnv) and edit.value is not None and set(edit.before) == {edit.value}

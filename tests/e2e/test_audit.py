@@ -19,6 +19,7 @@ from e2e.runtimes import guarded
 from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
 from e2e.test_exclusive import Machine
 from hook.core.policy.store import load
+from hook.ops.audit import inventory
 from hook.ops.audit.audit import Audit, audit, read_round
 from hook.ops.audit.inventory import chosen, running
 from hook.ops.audit.judge import STALE
@@ -36,10 +37,15 @@ spec:
 """
 
 
+def listed(container: Running) -> list[inventory.Running]:
+    """The container as audit finds it on this machine; [] if it does not run."""
+    return [each for each in running() if each.id == container.id]
+
+
 def seen(node: Node, container: Running) -> dict[str, Any]:
     """What one round says of one container, by the program's own code in this process."""
     for _ in range(50):  # `runc start` can return before `runc init` executes the container's process
-        there = running([container.id])
+        there = listed(container)
         if there and Path(f"/proc/{there[0].pid}/cmdline").read_bytes().split(b"\0")[0] in (b"/bin/sleep", b"sleep"):
             break
         time.sleep(0.05)
@@ -49,7 +55,7 @@ def seen(node: Node, container: Running) -> dict[str, Any]:
 
 
 def round_of(node: Node, container: Running) -> Audit:
-    return audit(read_round(str(node.policy), str(node.store)), running([container.id]))
+    return audit(read_round(str(node.policy), str(node.store)), listed(container))
 
 
 def differences(finding: dict[str, Any]) -> dict[str, str]:
@@ -135,7 +141,7 @@ def test_a_file_that_the_node_replaced_is_stale(compiled_node: Node, bundle: Bun
     compiled_node.compile(FILE.replace("CA/certs/company.crt", f'"{file}"'))
     with guarded("wrapper", real, compiled_node, bundle) as container:
         assert seen(compiled_node, container)["state"] == "in policy"
-        assert stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id])) == []
+        assert stale(load(str(compiled_node.policy), str(compiled_node.store)), listed(container)) == []
         if how == "another generation":
             file.parent.unlink()
             file.parent.symlink_to("generation-2")
@@ -148,7 +154,7 @@ def test_a_file_that_the_node_replaced_is_stale(compiled_node: Node, bundle: Bun
         assert container.exec("/bin/cat", "/etc/company.crt") == "company 1\n", "the old one, truly"
         assert difference["kind"] == STALE
         assert "/etc/company.crt" in difference["message"]
-        old = stale(load(str(compiled_node.policy), str(compiled_node.store)), running([container.id]))
+        old = stale(load(str(compiled_node.policy), str(compiled_node.store)), listed(container))
         assert [(each.container.id, each.source) for each in old] == [(container.id, str(file))]
     shutil.rmtree(compiled_node.ca / how)
 
@@ -188,7 +194,7 @@ def test_a_container_in_a_user_namespace(compiled_node: Node, pod: Bundle, real:
     in_user_namespace(pod)
     with guarded("wrapper", real, compiled_node, pod) as container:
         assert seen(compiled_node, container)["state"] == "in policy"
-        run("nsenter", "-t", str(running([container.id])[0].pid), "-m", "/bin/busybox", "umount", "/etc/ssl")
+        run("nsenter", "-t", str(listed(container)[0].pid), "-m", "/bin/busybox", "umount", "/etc/ssl")
         assert set(differences(seen(compiled_node, container))) == {"mount /etc/ssl"}
 
 
@@ -198,19 +204,19 @@ def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real:
     container = Running(real, pod)
     assert container.create() == 0
     try:
-        assert running([container.id]) == []
+        assert listed(container) == []
         run(real, "start", container.id)
-        (found,) = running([container.id])
+        (found,) = listed(container)
         state = Path(found.state) / ("state.json" if "runc" in real else "status")
         record = json.loads(state.read_text())
         key = "init_process_start" if "runc" in real else "process-start-time"
         state.write_text(json.dumps({**record, key: record[key] + 1}))
-        assert running([container.id]) == [], "another process has its number"
+        assert listed(container) == [], "another process has its number"
         state.write_text(json.dumps(record))
         assert chosen(container.id, running()).pid == found.pid
         run(real, "kill", container.id, "KILL")
         for _ in range(50):
-            if not running([container.id]):
+            if not listed(container):
                 break
             time.sleep(0.05)
         assert round_of(compiled_node, container).findings == []
@@ -253,7 +259,7 @@ def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_
         run(real, *container.options, "start", container.id)
         pid = json.loads(run(real, *container.options, "state", container.id).stdout)["pid"]
         wait_for(lambda: len(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()) == 1, "the inner one starts")
-        found = [each for each in running() if each.id == container.id]
+        found = listed(container)
         assert [(each.pid, each.problem) for each in found] == [(pid, "no state directory of a runtime has it")]
         finding = audit(read_round(str(compiled_node.policy), str(compiled_node.store)), found)
         assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")

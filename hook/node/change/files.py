@@ -120,7 +120,7 @@ def put(path: str, state: State | None) -> None:
             os.unlink(path)
     else:
         _replace(path, state)
-    _sync_directory(path)
+    tree.sync(os.path.dirname(path))
 
 
 def _replace(path: str, state: State) -> None:
@@ -187,11 +187,3 @@ def _xattrs(path: str) -> dict[str, bytes]:
         return {name: os.getxattr(path, name) for name in os.listxattr(path)}
     except OSError:
         return {}
-
-
-def _sync_directory(path: str) -> None:
-    fd = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

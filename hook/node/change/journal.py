@@ -154,10 +154,10 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
         os.close(fd)
 
 
-def is_locked(directory: str = DIRECTORY) -> bool:
+def is_locked() -> bool:
     """Whether a change of the node is under way."""
     try:
-        fd = os.open(f"{directory}/lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        fd = os.open(f"{DIRECTORY}/lock", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:

@@ -49,23 +49,22 @@ def program(prepare: bool = True) -> list[Change]:
     `prepare`: stage a copy of the program; without it the change can be shown, not made. Raises NodeError if the
     running program is not frozen, or if others than root can write to PLACE.
     """
-    here = _own_tree()
-    changes: list[Change] = []
-    if not re.match(_PACKAGED, here):
-        _only_roots(tree.PLACE)
-        content = tree.fingerprint(here, laid_out=True)
-        directory = tree.directory_of(content)
-        if prepare and not os.path.isdir(directory):
-            tree.prepare(here)
-        executable = f"{directory}/reassert"
-        changes += [
-            (directory, State(content.encode(), TREE)),
-            (f"{tree.PLACE}/{START}", State(start_text(executable).encode())),
-            *([(f"{tree.PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
-            (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
-            (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
-        ]
-    return changes
+    here = own_tree()
+    if re.match(_PACKAGED, here):
+        return []
+    _only_roots(tree.PLACE)
+    content = tree.fingerprint(here, laid_out=True)
+    directory = tree.directory_of(content)
+    if prepare and not os.path.isdir(directory):
+        tree.prepare(here)
+    executable = f"{directory}/reassert"
+    return [
+        (directory, State(content.encode(), TREE)),
+        (f"{tree.PLACE}/{START}", State(start_text(executable).encode())),
+        *([(f"{tree.PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
+        (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
+        (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
+    ]
 
 
 def _only_roots(path: str) -> None:
@@ -73,11 +72,6 @@ def _only_roots(path: str) -> None:
         status = os.lstat(path)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != 0 or status.st_mode & 0o022:
             raise NodeError(f"{path} is not a directory that only root can write to; fix or remove it")
-
-
-def lay_out(directory: str, place: str) -> None:
-    """Writes the running program into a package's directory, to be at `place` on a node. Raises NodeError, OSError."""
-    tree.lay_out(_own_tree(), directory, place)
 
 
 def seed() -> list[Change]:
@@ -110,16 +104,17 @@ def _is_compiled() -> bool:
 
 def path_in_use() -> str:
     """The executable that a wired engine calls."""
-    here = _own_tree()
+    here = own_tree()
     return stable_path(f"{here}/reassert") if re.match(_PACKAGED, here) else f"{tree.PLACE}/reassert"
 
 
 def front_in_use() -> str:
-    """The path of front that a wired engine's files name, which stays valid after upgrades; "" if it was not built."""
-    return f"{os.path.dirname(path_in_use())}/{FRONT}" if os.access(f"{_own_tree()}/{FRONT}", os.X_OK) else ""
+    """The path of front that a wired engine's files name, as it lasts over upgrades; "" where it was not built."""
+    return f"{os.path.dirname(path_in_use())}/{FRONT}" if os.access(f"{own_tree()}/{FRONT}", os.X_OK) else ""
 
 
-def _own_tree() -> str:
+def own_tree() -> str:
+    """Returns the directory of the running program. Raises NodeError if it is not frozen."""
     if not hasattr(sys, "_MEIPASS"):
         raise NodeError("only the frozen program can be installed: packaging/build.sh, then dist/reassert/reassert")
     return os.path.dirname(os.path.realpath(sys.executable))

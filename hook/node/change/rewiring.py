@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
@@ -189,8 +189,8 @@ class Rewiring:
         return True
 
     def _refuse_a_last_restart(self) -> None:
-        """Checks that the engine will start again, before anything is changed. Raises NodeError."""
-        if self.engine.service and systemd.is_masked(self.engine.service):
+        """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
+        if self.engine.service and systemd.load_state(self.engine.service) == "masked":
             raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
         blockers = self.engine.blockers(self.before) if self.target.adapters else []
         if blockers:
@@ -241,11 +241,10 @@ class Rewiring:
             journals.remove_directories(sorted(directories))
             if self._is_last():
                 compiler.clear()
-            if systemd.available():
+            if systemd.available() and (loses_plugin or self.stale_units):
+                systemd.run("daemon-reload")
                 if loses_plugin:
-                    services.without_plugin()
-                elif self.stale_units:
-                    systemd.run("daemon-reload")
+                    systemd.run("restart", services.SERVICE)
             journal.end(self.directory)
 
     def _first_to_pause(self, changes: list[Change]) -> str:
@@ -271,15 +270,13 @@ class Rewiring:
         """Whether no engine is wired after this change."""
         return not self.target.adapters and not set(self.record.engines()) - {self.engine.name}
 
-    def _program_removed(self, disk: Disk) -> list[Change]:
-        """Returns the changes that remove the program, the command first. A policy that was edited stays."""
+    def _program_removed(self, disk: Disk) -> Iterator[Change]:
+        """Yields the changes that remove the program, the command first. A policy that was edited stays."""
         part = self.record.parts.get(PROGRAM, OwnerRecord())
-        changes: list[Change] = []
         for path, owned in reversed(part.files.items()):
             now = disk.at(path)
             if now is not None and (now.kind == TREE or now.sha256() == owned.after):
-                changes.append((path, owned.before))
-        return changes
+                yield path, owned.before
 
     # -- the record
 

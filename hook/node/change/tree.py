@@ -56,7 +56,10 @@ _OF_A_START = (b"--bundle", b"--process", b"--resources")
 _PATIENCE = 10
 """Seconds after which a replaced program that still runs is left to the next install or uninstall."""
 
-CONTENT = re.compile("[0-9a-f]{12}(-[0-9]+)?")
+_NAME = 12
+"""Digits of a fingerprint that are the name of a program's directory."""
+
+CONTENT = re.compile(f"[0-9a-f]{{{_NAME}}}(-[0-9]+)?")
 """The names that `directory_of` makes. Anything else in PLACE was not written by reassert."""
 
 
@@ -84,17 +87,12 @@ def _mode(mode: int) -> int:
     return 0o755 if mode & 0o100 else 0o644
 
 
-def name_of(content: str) -> str:
-    """Returns the directory name for a fingerprint."""
-    return content[:12]
-
-
 def directory_of(content: str) -> str:
     """Returns the directory in PLACE for the program with this fingerprint, existing or free.
 
     An existing directory of that name with other content, a damaged one, is left alone. Raises OSError.
     """
-    stem = f"{PLACE}/{name_of(content)}"
+    stem = f"{PLACE}/{content[:_NAME]}"
     taken = sorted(glob(f"{stem}*"))
     there = (path for path in taken if fingerprint(path) == content)
     free = (path for path in [stem, *(f"{stem}-{number}" for number in range(2, 99))] if path not in taken)
@@ -124,16 +122,18 @@ def prepare(source: str) -> None:
     shutil.rmtree(STAGING, ignore_errors=True)
     os.makedirs(os.path.dirname(STAGING), exist_ok=True)
     copy(source, STAGING)
-    _sync(STAGING)
+    sync(STAGING, "syncfs")
 
 
-def _sync(path: str) -> None:
-    """Flushes the path's file system, and no other: sync(2) would also wait for a dead NFS server."""
+def sync(path: str, call: str = "fsync") -> None:
+    """Writes a directory (fsync), or its whole file system (syncfs), to the disk. Raises OSError.
+
+    And no other file system: sync(2) would also wait for a dead NFS server.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        if ctypes.CDLL(None, use_errno=True).syncfs(fd):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error), path)
+        if getattr(ctypes.CDLL(None, use_errno=True), call)(fd):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     finally:
         os.close(fd)
 
@@ -154,7 +154,7 @@ def place(path: str, content: str) -> None:
 
 def lay_out(source: str, directory: str, place: str) -> None:
     """Writes the tree, `start` and the link into a package's directory, which will be at `place` on a node."""
-    name = name_of(fingerprint(source, laid_out=True))
+    name = fingerprint(source, laid_out=True)[:_NAME]
     copy(source, f"{directory}/{name}")
     Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))
     if os.path.exists(f"{source}/{FRONT}"):

@@ -30,7 +30,7 @@ from hook.node.engines.nri_validator import Validator
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
 from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
-from hook.node.systemd import arguments_of, environment_of, option
+from hook.node.systemd import option, strings_of
 
 RUNTIMES = ("crio", "runtime", "runtimes")
 
@@ -103,14 +103,6 @@ def platform_path(config: str) -> str:
     except (OSError, ValueError, AttributeError):
         return ""
     return next((str(notes[name]) for name in _PLATFORM if name in notes), "")
-
-
-def leaves(values: dict[str, Any], at: toml.Key) -> list[tuple[toml.Key, Any]]:
-    """Returns every setting with its full key."""
-    found: list[tuple[toml.Key, Any]] = []
-    for key, value in values.items():
-        found += leaves(value, (*at, key)) if isinstance(value, dict) else [((*at, key), value)]
-    return found
 
 
 def files_below(directory: str) -> list[str]:
@@ -191,8 +183,8 @@ class Crio(Engine[Files]):
         """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
         version = systemd.version_of("crio", (0, 0))
         pid = systemd.main_pid(cls.service)
-        arguments = [word for word in arguments_of(pid)[1:] if word]
-        environment = dict(entry.split("=", 1) for entry in environment_of(pid) if "=" in entry)
+        arguments = [word for word in strings_of(pid, "cmdline")[1:] if word]
+        environment = dict(entry.split("=", 1) for entry in strings_of(pid, "environ") if "=" in entry)
         if option(arguments, "--runtimes") or "CONTAINER_RUNTIMES" in environment:
             raise NodeError("crio was started with --runtimes, which overrides its files; move that to a drop-in first")
 
@@ -383,7 +375,7 @@ class Crio(Engine[Files]):
         The validator is not checked: CRI-O 1.34 to 1.37 always print it as a comment (pkg/config/template.go).
         """
         shown = self._seen(now.defaults)
-        for key, value in leaves(wiring.expected or {}, ()):
+        for key, value in toml.leaves(wiring.expected or {}):
             found = toml.get(shown, key)
             if (
                 key[: len(_VALIDATOR.table)] != _VALIDATOR.table

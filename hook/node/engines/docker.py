@@ -37,7 +37,7 @@ from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.starter import Starter
-from hook.node.systemd import arguments_of, option
+from hook.node.systemd import option, strings_of
 from hook.node.terminal import counted
 
 CONFIG = "/etc/docker/daemon.json"
@@ -87,7 +87,7 @@ class Docker(Engine[Settings]):
     @classmethod
     def find(cls) -> Self:
         """Returns the dockerd of this node, by `dockerd --version` and the running daemon's command line."""
-        return cls(systemd.version_of("dockerd", (0, 0)), arguments_of(_pid()))
+        return cls(systemd.version_of("dockerd", (0, 0)), strings_of(_pid(), "cmdline"))
 
     def read(self) -> Settings:
         """Returns daemon.json as it is now."""
@@ -240,11 +240,9 @@ class Docker(Engine[Settings]):
 
     def check(self, now: Settings, wiring: Wiring) -> None:
         """Checks the file with `dockerd --validate`, from 23.0 on. Earlier versions check it when they reload."""
-        if self.version < (23, 0) or not now.values:
-            return
-        done = systemd.command(["dockerd", "--validate", "--config-file", self._config])
-        if done.returncode:
-            raise NodeError(f"dockerd does not accept {self._config}: {' '.join(done.stderr.split())}")
+        if self.version >= (23, 0) and now.values:
+            validate = ["dockerd", "--validate", "--config-file", self._config]
+            systemd.output(validate, f"dockerd does not accept {self._config}")
 
     def running(self) -> bool:
         """Whether the daemon runs."""

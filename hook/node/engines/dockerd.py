@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -47,17 +48,11 @@ def get(path: str, address: str, seconds: float = SECONDS) -> Any:
 
 def fetch(path: str, address: str, who: str, seconds: float) -> tuple[int, bytes]:
     """Returns status and content of the answer to a GET on a daemon's unix socket. Raises NodeError. `who`: for it."""
-    from http.client import HTTPException
-
-    connection = _connection(address, seconds)
-    try:
+    with _connected(address, who, seconds) as connection:
         connection.request("GET", path)
         answer = connection.getresponse()
-        return answer.status, answer.read()
-    except (OSError, HTTPException) as error:
-        raise NodeError(f"{who} does not answer at {address}: {error}") from None
-    finally:
-        connection.close()
+        content = answer.read()
+    return answer.status, content
 
 
 def wait_for_reload(ask: Callable[[], None], address: str) -> None:
@@ -65,27 +60,20 @@ def wait_for_reload(ask: Callable[[], None], address: str) -> None:
 
     Raises NodeError if dockerd does not answer.
     """
-    from http.client import HTTPException
-
-    connection = _connection(address, SECONDS)
     events = quote(json.dumps({"type": ["daemon"], "event": ["reload"]}))
-    try:
+    with _connected(address, "dockerd", SECONDS) as connection, suppress(TimeoutError):
         connection.request("GET", f"/events?filters={events}")
         answer = connection.getresponse()
         ask()
         connection.sock.settimeout(RELOAD_SECONDS)
         answer.readline()
-    except TimeoutError:
-        return
-    except (OSError, HTTPException) as error:
-        raise NodeError(f"dockerd does not answer at {address}: {error}") from None
-    finally:
-        connection.close()
 
 
-def _connection(address: str, seconds: float) -> HTTPConnection:
+@contextmanager
+def _connected(address: str, who: str, seconds: float) -> Iterator[HTTPConnection]:
+    """A connection to a daemon's unix socket, made at the first request. Raises NodeError. `who`: for it."""
     import socket
-    from http.client import HTTPConnection  # imports email and more, which only a query needs
+    from http.client import HTTPConnection, HTTPException  # with email: only an engine that is asked needs it
 
     class Connection(HTTPConnection):
         def connect(self) -> None:
@@ -93,7 +81,13 @@ def _connection(address: str, seconds: float) -> HTTPConnection:
             self.sock.settimeout(seconds)
             self.sock.connect(address)
 
-    return Connection("localhost")
+    connection = Connection("localhost")
+    try:
+        yield connection
+    except (OSError, HTTPException) as error:
+        raise NodeError(f"{who} does not answer at {address}: {error}") from None
+    finally:
+        connection.close()
 
 
 def parse(content: bytes, path: str) -> dict[str, Any]:

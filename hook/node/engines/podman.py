@@ -189,12 +189,11 @@ class Podman(Engine[Files]):
     def check(self, now: Files, wiring: Wiring) -> None:
         """Checks with `podman info` that each runtime name leads to its dispatcher."""
         for name, path in (wiring.expected or {}).items():
-            done = systemd.command(["podman", f"--runtime={name}", "info", "--format={{.Host.OCIRuntime.Path}}"])
-            if done.returncode:
-                raise NodeError(f"podman does not work with {DROP_IN}: {' '.join(done.stderr.split())}")
-            if done.stdout.strip() != path:
+            info = ["podman", f"--runtime={name}", "info", "--format={{.Host.OCIRuntime.Path}}"]
+            called = systemd.output(info, f"podman does not work with {DROP_IN}").strip()
+            if called != path:
                 raise NodeError(
-                    f"podman calls {done.stdout.strip()} for runtime {name} instead of {path}; "
+                    f"podman calls {called} for runtime {name} instead of {path}; "
                     f"a file that is read after {DROP_IN} sets it"
                 )
 

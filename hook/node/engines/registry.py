@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +18,17 @@ from hook.node.errors import NodeError
 from hook.node.probe import starter
 from hook.node.probe.starter import Starter
 
-NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
+CLASSES = {
+    "containerd": "hook.node.engines.containerd.engine:Containerd",
+    "crio": "hook.node.engines.crio:Crio",
+    "docker": "hook.node.engines.docker:Docker",
+    "podman": "hook.node.engines.podman:Podman",
+    "k3s": "hook.node.engines.containerd.rancher:K3s",
+    "rke2": "hook.node.engines.containerd.rancher:Rke2",
+}
+"""The class of each engine, as `module:class`. packaging/reassert.spec freezes all of them."""
+
+NAMES = tuple(CLASSES)
 """What `--engine` and the record of the install call an engine."""
 
 CONTAINERS_OF = {"crio": CRIO, "k3s": CONTAINERD, "rke2": CONTAINERD}
@@ -60,6 +71,11 @@ def is_installed(name: str) -> bool:
     return name in NAMES and os.path.isdir(f"/var/lib/rancher/{name}/agent")
 
 
+def engine_or_removed(name: str) -> AnyEngine:
+    """Returns an engine that reassert was wired into, or a stand-in if it was removed since. Raises NodeError."""
+    return engine(name) if is_installed(name) else _Removed(name)
+
+
 def engine(name: str) -> AnyEngine:
     """Returns an engine of this node. Raises NodeError if it is not installed or its configuration is broken."""
     if not is_installed(name):
@@ -91,7 +107,11 @@ def chosen(name: str | None, wired: Sequence[str] = ()) -> str:
 
 def none_installed() -> str:
     """Returns the message for a node without a supported engine, with what was seen there instead."""
-    return f"none of {', '.join(NAMES)} was found on this node{platform_traces()}; see docs/platforms.md"
+    traces = [f"{path} ({what})" for path, what in _SIGNS.items() if os.path.lexists(path)]
+    return (
+        f"none of {', '.join(NAMES)} was found on this node; this node is {_system()} and has "
+        f"{', '.join(traces) or 'no trace of another engine'}; see docs/platforms.md"
+    )
 
 
 def clear_probes() -> list[str]:
@@ -129,32 +149,9 @@ def _running(names: list[str]) -> list[str]:
 
 def _class(name: str) -> type[AnyEngine]:
     """The class of one of NAMES. With --engine the modules of the other engines are not loaded."""
-    match name:
-        case "containerd":
-            from hook.node.engines.containerd.engine import Containerd
-
-            return Containerd
-        case "crio":
-            from hook.node.engines.crio import Crio
-
-            return Crio
-        case "docker":
-            from hook.node.engines.docker import Docker
-
-            return Docker
-        case "podman":
-            from hook.node.engines.podman import Podman
-
-            return Podman
-    from hook.node.engines.containerd import rancher
-
-    return rancher.K3s if name == "k3s" else rancher.Rke2
-
-
-def platform_traces() -> str:
-    """Returns a clause for a message: the operating system, and traces of engines and distributions."""
-    traces = [f"{path} ({what})" for path, what in _SIGNS.items() if os.path.lexists(path)]
-    return f"; this node is {_system()} and has {', '.join(traces) or 'no trace of another engine'}"
+    module, _, of_engine = CLASSES[name].partition(":")
+    found: type[AnyEngine] = getattr(import_module(module), of_engine)
+    return found
 
 
 def other_distributions() -> list[str]:
@@ -175,10 +172,10 @@ def _system() -> str:
     return found[1] if found else "an unknown system"
 
 
-class Removed(Engine[None]):
+class _Removed(Engine[None]):
     """A stand-in for the missing engine: an uninstall restores its files and restarts nothing."""
 
-    adapters: tuple[str, ...] = ()
+    adapters = ()
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -186,34 +183,28 @@ class Removed(Engine[None]):
 
     @classmethod
     def find(cls) -> Self:
-        """Raises NodeError."""
         raise NodeError("the engine is not installed on this node")
 
     def read(self) -> None:
-        """Returns None: there is no configuration."""
+        pass
 
     def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
-        """Returns no handlers."""
         return []
 
     def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        """Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")
 
     def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        """Returns the content: an edited file stays as it is."""
-        return content
+        return content  # an edited file stays as it is
 
     def check(self, now: None, wiring: Wiring) -> None:
-        """Checks nothing: no program reads the files."""
+        pass
 
     def running(self) -> bool:
-        """Returns False."""
         return False
 
     def restart(self) -> None:
-        """Does nothing."""
+        pass
 
     def starter(self, now: None) -> Starter:
-        """Raises NodeError."""
         raise NodeError(f"{self.name} is not installed on this node")

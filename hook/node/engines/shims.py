@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from hook.core.base.errors import ReassertError
@@ -41,9 +42,8 @@ def called_for(container_id: str, state: str) -> str:
     return ""
 
 
-def preexisting_pods(state: str) -> list[Identity]:
-    """Returns the pods whose runc shim does not call one of our dispatchers, with the identity of their containers."""
-    found = []
+def preexisting_pods(state: str) -> Iterator[Identity]:
+    """Yields the pods whose runc shim does not call one of our dispatchers, with the identity of their containers."""
     for options in sorted(glob.glob(f"{state}/io.containerd.runtime.v2.task/k8s.io/*/options.json")):
         config = f"{os.path.dirname(options)}/config.json"
         try:
@@ -52,8 +52,7 @@ def preexisting_pods(state: str) -> list[Identity]:
         except (OSError, ValueError, AttributeError, ReassertError):  # the pod has ended
             continue
         if identity.types == (SANDBOX,) and not (binary and real_of(binary)):
-            found.append(Identity(identity.engine, True, identity.namespace, identity.pod, types=APP_TYPES))
-    return found
+            yield Identity(identity.engine, True, identity.namespace, identity.pod, types=APP_TYPES)
 
 
 def listed(names: list[str]) -> str:

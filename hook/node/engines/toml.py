@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,15 @@ def put(values: dict[str, Any], key: Key, value: Any) -> None:
         if not isinstance(values, dict):
             raise TypeError(f"{part} is not a table")
     values[key[-1]] = value
+
+
+def leaves(values: dict[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """Yields every value that is not a table, with its path of keys."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from leaves(value, (*at, name))
+        else:
+            yield (*at, name), value
 
 
 def edit(text: str, path: str, settings: dict[Key, Any]) -> str:

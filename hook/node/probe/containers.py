@@ -21,25 +21,9 @@ from hook.core.base.errors import describe
 from hook.core.base.system import stat_of
 from hook.core.container.identity import CONTAINER, Identity
 from hook.node.errors import NodeError
-from hook.node.probe.starter import (
-    EXEC_SECONDS,
-    MARKER,
-    NAME,
-    NOTHING_MORE,
-    Extra,
-    Marks,
-    NotRemoved,
-    NotStarted,
-    Pairs,
-    Process,
-    Unsupported,
-    abandoned,
-    in_sentry,
-    new_token,
-    processes,
-    scratch,
-)
-from hook.node.systemd import command, which
+from hook.node.probe import starter
+from hook.node.probe.starter import NOTHING_MORE, Extra, Pairs
+from hook.node.systemd import command, output, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
@@ -62,10 +46,10 @@ class ContainerStarter:
         self._podman = engine == "podman"
         self._program = program or (engine,)
         self._options = options
-        self.marks = Marks()
+        self.marks = starter.Marks()
         self._directory = ""
         self._sleep: list[str] = []
-        self._image = f"{NAME}:{new_token()}"
+        self._image = f"{starter.NAME}:{starter.new_token()}"
         seen = f"localhost/{self._image}" if self._podman else None
         self.identity = Identity(engine, False, types=(CONTAINER,), image=seen)
 
@@ -75,7 +59,7 @@ class ContainerStarter:
             return
         self.clean()
         tar, sleep = sleeper()
-        self._directory = self._directory or scratch()
+        self._directory = self._directory or starter.scratch()
         Path(self._directory, "root.tar").write_bytes(tar)
         self.call("import", f"{self._directory}/root.tar", self._image)
         self._sleep = sleep
@@ -88,17 +72,17 @@ class ContainerStarter:
             self.call("rmi", "--force", self._image)
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> OneContainer:
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> _Container:
         """Starts a container without network. If a name has two values, both engines pass on the last.
 
         Raises NotStarted, Unsupported, NodeError.
         """
         if extra.pod_annotations:
-            raise Unsupported("no plugin acts on a pod's annotations here")
+            raise starter.Unsupported("no plugin acts on a pod's annotations here")
         self.prepare()
-        token = new_token()
-        name = f"{NAME}-{token}"
-        asked = [f"--env={key}={value}" for key, value in (*env, (MARKER, token))]
+        token = starter.new_token()
+        name = f"{starter.NAME}-{token}"
+        asked = [f"--env={key}={value}" for key, value in (*env, (starter.MARKER, token))]
         asked += [f"--mount=type=bind,{_field('source', host)},{_field('target', path)}" for host, path in mounts]
         asked += [f"--device={host}:{path}:rwm" for host, path in extra.devices]
         asked += [f"--device={name}" for name in extra.cdi]
@@ -107,7 +91,7 @@ class ContainerStarter:
         fixed = ["--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
         runtime = [f"--runtime={handler}"]  # a global option of podman
         line = [*runtime, "create", *fixed] if self._podman else ["create", *runtime, *fixed]
-        made = OneContainer(self, name, token, self._sleep)
+        made = _Container(self, name, token, self._sleep)
         try:
             created = self._must([*line, *self._options, *asked, self._image, *self._sleep, str(SECONDS)])
             self.marks.add(created.split()[-1])
@@ -123,34 +107,31 @@ class ContainerStarter:
         """Runs a command that a start needs; returns its standard output. Raises NotStarted."""
         done = command([*self._program, *arguments])
         if done.returncode:
-            raise NotStarted(" ".join(done.stderr.split()) or f"{arguments[0]} ended with {done.returncode}")
+            raise starter.NotStarted(" ".join(done.stderr.split()) or f"{arguments[0]} ended with {done.returncode}")
         return done.stdout
 
     def remove(self, name: str) -> None:
         """Removes a container. Raises NodeError."""
         done = command([*self._program, "rm", "--force", *(["--time=0"] if self._podman else []), name])
-        if done.returncode and name in self._names():  # --rm may have removed it already
-            raise NotRemoved(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
+        if done.returncode and name in self._names():  # --rm may have been faster
+            raise starter.NotRemoved(f"container {name} cannot be removed: {' '.join(done.stderr.split())}")
 
     def _names(self) -> list[str]:
-        names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={NAME}").split()
-        return [name for name in names if name.startswith(f"{NAME}-")]
+        names = self.call("ps", "--all", "--format={{.Names}}", f"--filter=name={starter.NAME}").split()
+        return [name for name in names if name.startswith(f"{starter.NAME}-")]
 
     def clean(self) -> None:
         """Removes containers and images of interrupted commands. Raises NodeError."""
         for name in self._names():
-            if abandoned(name.removeprefix(f"{NAME}-")):
+            if starter.abandoned(name.removeprefix(f"{starter.NAME}-")):
                 self.remove(name)
-        for tag in self.call("images", "--format={{.Tag}}", NAME).split():
-            if abandoned(tag):
-                self.call("rmi", "--force", f"{NAME}:{tag}")
+        for tag in self.call("images", "--format={{.Tag}}", starter.NAME).split():
+            if starter.abandoned(tag):
+                self.call("rmi", "--force", f"{starter.NAME}:{tag}")
 
     def call(self, *arguments: str) -> str:
         """Runs a command; returns its standard output. Raises NodeError."""
-        done = command([*self._program, *arguments])
-        if done.returncode:
-            raise NodeError(f"`{self._program[0]} {arguments[0]}` failed: {' '.join(done.stderr.split())}")
-        return done.stdout
+        return output([*self._program, *arguments], f"`{self._program[0]} {arguments[0]}` failed")
 
 
 def _field(name: str, path: str) -> str:
@@ -158,12 +139,12 @@ def _field(name: str, path: str) -> str:
     return '"' + f"{name}={path}".replace('"', '""') + '"'
 
 
-class OneContainer:
+class _Container:
     """A running test container of docker or podman."""
 
-    def __init__(self, starter: ContainerStarter, name: str, token: str, sleep: list[str]) -> None:
+    def __init__(self, engine: ContainerStarter, name: str, token: str, sleep: list[str]) -> None:
         """`sleep`: the command line of sleep(1) in it, without the seconds."""
-        self._starter = starter
+        self._engine = engine
         self._name = name
         self._token = token
         self._sleep = sleep
@@ -172,48 +153,44 @@ class OneContainer:
     def find(self) -> None:
         """Reads its pid. Raises NotStarted."""
         try:
-            self.pid = int(self._starter.call("inspect", "--format={{.State.Pid}}", self._name))
+            self.pid = int(self._engine.call("inspect", "--format={{.State.Pid}}", self._name))
         except (NodeError, ValueError) as error:
-            raise NotStarted(f"the container ended at once: {error}") from None
+            raise starter.NotStarted(f"the container ended at once: {error}") from None
         if not self.pid:
-            raise NotStarted("the container ended at once")
+            raise starter.NotStarted("the container ended at once")
 
     def environ(self) -> list[str]:
-        """Returns the environment of its first process. Raises ContainerGone, NodeError."""
-        if in_sentry(self.pid):
+        if starter.in_sentry(self.pid):
             return self._entries("/proc/1/environ")
-        return Process(self.pid, self._token).environ()
+        return starter.Process(self.pid, self._token).environ()
 
     def _entries(self, path: str, env: Pairs = ()) -> list[str]:
         return os.fsdecode(self.content(path, env)).rstrip("\0").split("\0")
 
     def content(self, path: str, env: Pairs = ()) -> bytes:
-        """Returns what a program that is executed in it reads from a file. Raises NodeError."""
         return os.fsencode(self._exec(env, [], [*self._sleep[:-1], f"{HOME}/cat", path]))
 
     def _exec(self, env: Pairs, options: list[str], command: list[str]) -> str:
         asked = [f"--env={key}={value}" for key, value in env]
-        return self._starter.call("exec", *options, *asked, self._name, *command)
+        return self._engine.call("exec", *options, *asked, self._name, *command)
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
-        """Returns the environment of a second sleep that is executed in it. Raises NodeError."""
-        if in_sentry(self.pid):
+        if starter.in_sentry(self.pid):
             return self._entries("/proc/self/environ", env)
-        before = processes()
-        self._exec(env, ["--detach"], [*self._sleep, str(int(EXEC_SECONDS))])
-        return Process(self.pid, self._token).wait_executed(before)[1]
+        before = starter.processes()
+        self._exec(env, ["--detach"], [*self._sleep, str(int(starter.EXEC_SECONDS))])
+        return starter.Process(self.pid, self._token).wait_executed(before)[1]
 
     def annotations(self) -> dict[str, str]:
-        """Neither engine tells where the bundle is. Raises Unsupported."""
-        raise Unsupported("the container's config.json was not found")
+        """Neither engine tells where the bundle is."""
+        raise starter.Unsupported("the container's config.json was not found")
 
     def ended(self, error: Exception) -> Exception:
         """Nothing on a node ends containers of docker and podman regularly, and --rm leaves no exit status."""
-        return NotStarted(describe(error))
+        return starter.NotStarted(describe(error))
 
     def remove(self) -> None:
-        """Stops and removes it. Raises NotRemoved, NodeError."""
-        self._starter.remove(self._name)
+        self._engine.remove(self._name)
 
 
 def sleeper() -> tuple[bytes, list[str]]:

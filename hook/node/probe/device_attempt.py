@@ -6,6 +6,7 @@ Only ways that a rule of the policy forbids: `deviceAllocations.exclusive`, and 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from hook.core.base.compare import glob_match, is_pattern
@@ -92,7 +93,7 @@ def _cdi_device(rules: list[Rule], closed: Closed) -> str:
     return ""
 
 
-def _by_annotation(rules: list[Rule]) -> list[DeviceAttempt]:
+def _by_annotation(rules: list[Rule]) -> Iterator[DeviceAttempt]:
     asked: dict[str, dict[str, str]] = {CONTAINER: {}, POD: {}}
     for rule in rules:
         for entry in rule.raw_lists.get(FIELD, []):
@@ -101,12 +102,10 @@ def _by_annotation(rules: list[Rule]) -> list[DeviceAttempt]:
             for each in (CONTAINER, POD) if of == BOTH else (of,):
                 if not key.startswith("cdi.k8s.io/"):  # an engine refuses one that names no CDI device
                     asked[each][key] = "reassert-verify"
-    found = []
     if asked[CONTAINER]:
-        found.append(DeviceAttempt("annotation", extra=Extra(annotations=list(asked[CONTAINER].items()))))
+        yield DeviceAttempt("annotation", extra=Extra(annotations=list(asked[CONTAINER].items())))
     if asked[POD]:
-        found.append(DeviceAttempt("pod-annotation", extra=Extra(pod_annotations=list(asked[POD].items()))))
-    return found
+        yield DeviceAttempt("pod-annotation", extra=Extra(pod_annotations=list(asked[POD].items())))
 
 
 def try_attempt(way: DeviceAttempt, handler: Handler, starter: Starter, closed: Closed | None) -> Tried:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from copy import copy
 from itertools import product
 from pathlib import Path
 
@@ -47,17 +48,9 @@ def _views(identity: Identity) -> Iterator[Identity]:
     """Yields the container as different adapters see it: pod labels, image and container type may be unknown."""
     labels = (identity.labels, {}) if identity.kubernetes else (identity.labels,)
     for seen, image, types in product(labels, {identity.image, None}, {identity.types, (CONTAINER,)}):
-        yield Identity(
-            identity.engine,
-            identity.kubernetes,
-            identity.namespace,
-            identity.pod,
-            identity.uid,
-            identity.container,
-            types,
-            image,
-            seen,
-        )
+        view = copy(identity)
+        view.types, view.image, view.labels = types, image, seen
+        yield view
 
 
 def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:

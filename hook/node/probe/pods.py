@@ -24,30 +24,10 @@ from urllib.parse import urlsplit
 from hook.core.base.system import stat_of
 from hook.core.container.identity import APP_TYPES, CONTAINERD, Identity
 from hook.node.errors import NodeError
-from hook.node.probe import containers
+from hook.node.probe import containers, starter
 from hook.node.probe.cri import CONTAINER as OWN
 from hook.node.probe.cri import EXITED, NODE, READY, CallFailed, Cri, information, parsed, uninterrupted
-from hook.node.probe.starter import (
-    EXEC_SECONDS,
-    EXECUTABLE,
-    MARKER,
-    NAME,
-    NOTHING_MORE,
-    ContainerGone,
-    Extra,
-    Marks,
-    NotRemoved,
-    NotStarted,
-    Pairs,
-    Process,
-    Unsupported,
-    abandoned,
-    in_sentry,
-    new_token,
-    own,
-    processes,
-    scratch,
-)
+from hook.node.probe.starter import NOTHING_MORE, Extra, Pairs
 from hook.node.systemd import wait_until
 
 LABEL = "reassert.probe"
@@ -86,7 +66,7 @@ class PodStarter:
         self, engine: str, socket: str, image: str, systemd: bool | None = None, namespace: str = "default"
     ) -> None:
         self._cri = Cri(socket)
-        self.marks = Marks()
+        self.marks = starter.Marks()
         self._image = image
         self._systemd = systemd
         self._attempt = 0
@@ -96,7 +76,7 @@ class PodStarter:
             engine,
             True,
             namespace=namespace,
-            pod=f"{NAME}-{new_token()}",
+            pod=f"{starter.NAME}-{starter.new_token()}",
             uid=str(uuid.uuid4()),
             container="probe",
             types=APP_TYPES,
@@ -108,18 +88,18 @@ class PodStarter:
         with uninterrupted():
             if self._ready:
                 with suppress(NodeError):
-                    _remove_pods(self._cri, own)
+                    _remove_pods(self._cri, starter.own)
             self.marks.clear()
             self._cri.close()
 
-    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> Pod:
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> _Pod:
         """Starts a pod with one container. Raises NotStarted, Unsupported, NodeError."""
         self.prepare()
         if extra.cdi and not self._has_cdi():
-            raise Unsupported(f"{self.identity.engine} does not give containers CDI devices that CRI asks for")
+            raise starter.Unsupported(f"{self.identity.engine} does not give containers CDI devices that CRI asks for")
         self._attempt += 1  # an engine reserves the names of a pod until it is completely removed
-        token = new_token()
-        logs = scratch()
+        token = starter.new_token()
+        logs = starter.scratch()
         identity = self.identity
         security = {"namespace_options": _NAMESPACES, "privileged": extra.privileged}
         labels = {f"{_KUBELETS}pod.{key}": getattr(identity, key) for key in ("namespace", "uid")}
@@ -144,7 +124,7 @@ class PodStarter:
             # CRI-O checks the signature of the second one (signature_policy).
             "image": {"image": self._image, "user_specified_image": self._image},
             "labels": {**labels, f"{_KUBELETS}container.name": identity.container},
-            "envs": [{"key": name, "value": value} for name, value in (*env, (MARKER, token))],
+            "envs": [{"key": name, "value": value} for name, value in (*env, (starter.MARKER, token))],
             "mounts": [{"host_path": host, "container_path": path} for host, path in mounts],
             "devices": [{"host_path": h, "container_path": path, "permissions": "rwm"} for h, path in extra.devices],
             "CDI_devices": [{"name": name} for name in extra.cdi],
@@ -152,13 +132,13 @@ class PodStarter:
             "log_path": "probe.log",
             "linux": {"security_context": security},
         }
-        pod = Pod(self._cri, token, logs, self._command, self.marks)
+        pod = _Pod(self._cri, token, logs, self._command, self.marks)
         try:
             pod.start(handler, config, container)
         except CallFailed as error:
             with suppress(NodeError):  # report why it did not start
                 pod.remove()
-            raise NotStarted(" ".join(str(error).split())) from None
+            raise starter.NotStarted(" ".join(str(error).split())) from None
         except BaseException:
             with suppress(NodeError):
                 pod.remove()
@@ -183,7 +163,7 @@ class PodStarter:
 
     def clean(self) -> None:
         """Removes test pods of interrupted commands. Raises NodeError."""
-        _remove_pods(self._cri, abandoned)
+        _remove_pods(self._cri, starter.abandoned)
 
     def _has_cdi(self) -> bool:
         """Whether the engine acts on CRI's CDI devices: containerd says so from 1.7 on, and CRI-O always does."""
@@ -202,10 +182,10 @@ class PodStarter:
         return "system.slice" if self._systemd else "/"
 
 
-class Pod:
+class _Pod:
     """A running test container in its own pod."""
 
-    def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None, marks: Marks) -> None:
+    def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None, marks: starter.Marks) -> None:
         """`command`: the image's command, to be executed in it; None if the image has none."""
         self._cri = cri
         self._marks = marks
@@ -222,8 +202,8 @@ class Pod:
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
         try:
             status = self._cri.call("PodSandboxStatus", pod_sandbox_id=sandbox, verbose=True)
-            if in_sentry(information(status).get("pid") or 0):
-                self._tools = scratch(EXECUTABLE)
+            if starter.in_sentry(information(status).get("pid") or 0):
+                self._tools = starter.scratch(starter.EXECUTABLE)
                 self._cat = containers.unpack_cat(self._tools)
                 home = {"host_path": self._tools + containers.HOME, "container_path": containers.HOME, "readonly": True}
                 container["mounts"].append(home)
@@ -234,11 +214,11 @@ class Pod:
         except CallFailed:
             if self._is_ready(sandbox):
                 raise
-            raise ContainerGone(_BY_OTHERS) from None
+            raise starter.ContainerGone(_BY_OTHERS) from None
         try:
             status = self._cri.call("ContainerStatus", container_id=self._container, verbose=True)
         except CallFailed:
-            raise ContainerGone(_BY_OTHERS) from None
+            raise starter.ContainerGone(_BY_OTHERS) from None
         self.pid = information(status).get("pid") or 0
         if not self.pid:
             raise self.ended(NodeError(f"the engine does not report the pid of container {self._container}"))
@@ -257,19 +237,18 @@ class Pod:
         try:
             status = wait_until(exited, _EXIT_SECONDS, 0.05)
         except CallFailed:  # it was removed
-            return ContainerGone(_BY_OTHERS)
+            return starter.ContainerGone(_BY_OTHERS)
         if status is None:
             return error
         if status.exit_code in _TOLD:
-            return ContainerGone(_BY_OTHERS)
+            return starter.ContainerGone(_BY_OTHERS)
         said = f" ({status.reason})" if status.reason else ""
-        return NotStarted(f"its program ended by itself, with exit status {status.exit_code}{said}")
+        return starter.NotStarted(f"its program ended by itself, with exit status {status.exit_code}{said}")
 
     def environ(self) -> list[str]:
-        """Returns the environment of its first process. Raises ContainerGone, NodeError."""
         if self._cat:
             return os.fsdecode(self.content("/proc/1/environ")).rstrip("\0").split("\0")
-        return Process(self.pid, self._token).environ()
+        return starter.Process(self.pid, self._token).environ()
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of the image's command, executed in it once more. Raises Unsupported, NodeError."""
@@ -283,23 +262,23 @@ class Pod:
 
     def _executed_with(self, command: list[str], env: Pairs) -> list[str]:
         """As `kubectl exec --env` does: the engine executes it when a client connects to the address of its answer."""
-        before = processes()
+        before = starter.processes()
         envs = [{"key": key, "value": value} for key, value in (*env, (_ASKED, self._token))]
         answer = self._cri.call("Exec", container_id=self._container, cmd=command, stdout=True, envs=envs)
         with connected(answer.url):
-            found = Process(self.pid, self._token).wait_executed(before)
+            found = starter.Process(self.pid, self._token).wait_executed(before)
             with suppress(ProcessLookupError):
                 os.kill(found[0], signal.SIGKILL)
         if f"{_ASKED}={self._token}" not in found[1]:
-            raise Unsupported("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
+            raise starter.Unsupported("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
         return found[1]
 
     def content(self, path: str, env: Pairs = ()) -> bytes:
         """Returns what cat(1) reads, which gVisor's test containers alone have. Raises Unsupported, NodeError."""
         if env or not self._cat:
-            raise Unsupported("CRI's ExecSync has no env of its caller, and no other exec is tried in gVisor")
+            raise starter.Unsupported("CRI's ExecSync has no env of its caller, and no other exec is tried in gVisor")
         command = [*self._cat, path]
-        done = self._cri.call("ExecSync", container_id=self._container, cmd=command, timeout=int(EXEC_SECONDS))
+        done = self._cri.call("ExecSync", container_id=self._container, cmd=command, timeout=int(starter.EXEC_SECONDS))
         if done.exit_code:
             raise NodeError(f"cat {path} in the container: {done.stderr.decode(errors='replace').strip()}")
         return bytes(done.stdout)
@@ -311,16 +290,16 @@ class Pod:
         for path in (f"{bundle}/config.json", f"{os.path.dirname(bundle)}/{self._container}/config.json"):
             if self._container in path and os.path.exists(path):
                 return dict(json.loads(Path(path).read_bytes()).get("annotations") or {})
-        raise Unsupported("the container's config.json was not found")
+        raise starter.Unsupported("the container's config.json was not found")
 
     async def _executed(self, command: list[str]) -> list[str]:
-        before = processes()
+        before = starter.processes()
         calling = asyncio.ensure_future(
-            self._cri.ask("ExecSync", container_id=self._container, cmd=command, timeout=int(EXEC_SECONDS))
+            self._cri.ask("ExecSync", container_id=self._container, cmd=command, timeout=int(starter.EXEC_SECONDS))
         )
         found = None
         while found is None and not calling.done():
-            found = Process(self.pid, self._token).executed(before)
+            found = starter.Process(self.pid, self._token).executed(before)
             if found is None:
                 await asyncio.sleep(0.01)
         if found is not None:
@@ -339,7 +318,6 @@ class Pod:
         return found[1]
 
     def remove(self) -> None:
-        """Stops and removes the pod with its containers. Raises NotRemoved, NodeError."""
         _remove_pods(self._cri, lambda token: token == self._token)
         for directory in filter(None, (self._logs, self._tools)):
             shutil.rmtree(directory, ignore_errors=True)
@@ -351,7 +329,7 @@ def connected(url: str) -> Iterator[None]:
     where = urlsplit(url)
     if where.scheme != "http" or not where.hostname:
         raise NodeError(f"the engine's streaming server is reached by {where.scheme}, and only http is tried")
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=EXEC_SECONDS)
+    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=starter.EXEC_SECONDS)
     headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
     headers |= {"Sec-WebSocket-Key": "cmVhc3NlcnQgcHJvYmUgIQ==", "Sec-WebSocket-Protocol": "v4.channel.k8s.io"}
     try:
@@ -386,7 +364,7 @@ def _remove_pod(cri: Cri, pod: str) -> None:
             if pod not in [left.id for left in cri.call("ListPodSandbox").items]:
                 return
             if attempt == _REMOVALS:
-                raise NotRemoved(f"pod {pod} cannot be removed (crictl rmp -f {pod}): {error}") from None
+                raise starter.NotRemoved(f"pod {pod} cannot be removed (crictl rmp -f {pod}): {error}") from None
         time.sleep(0.5)
 
 

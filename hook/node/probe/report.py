@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +20,7 @@ from hook.core.base.text import printable
 from hook.core.policy.model import Policy
 from hook.core.policy.store import STORE
 from hook.node.engines.base import AnyEngine, Handler
+from hook.node.terminal import table
 from hook.node.words import about
 
 PROTECTED, EXPOSED, BLOCKED, UNTRIED = "protected", "not protected", "starts nothing", "not tried"
@@ -69,34 +71,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Accepted:
-    """The untried parts that the operator accepts, and the other engines that run on this node.
-
-    `parts`: patterns of parts (`handler/NAME`, `exec/NAME`, `warm/NAME`, `rule/NAME`, `way/NAME`). `beside`: one line
-    for each other engine.
-    """
-
-    parts: list[str] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)
-
-    def covers(self, part: str) -> bool:
-        """Whether a part that was not tried is accepted."""
-        return any(glob_match(pattern, part) for pattern in self.parts)
-
-
-@dataclass(frozen=True)
 class Report:
     """The result of one `verify`.
 
-    `rules`: the rules that were not tried, with the reason. `nothing`: why there was nothing to verify, or "".
-    `remountable`: hostPaths that containers with CAP_SYS_ADMIN can write to through a read-only mount, each with why.
+    `rules`: the rules that were not tried, with the reason. `accepted`: patterns of parts that the operator accepts as
+    not tried: `handler/NAME`, `exec/NAME`, `warm/NAME`, `rule/NAME`, `way/NAME`. `beside`: a line for each other engine
+    that runs on this node. `nothing`: why there was nothing to verify, or "". `remountable`: hostPaths that containers
+    with CAP_SYS_ADMIN can write to through a read-only mount, each with why.
     """
 
     engine: AnyEngine
     policy: Policy
     findings: list[Finding]
     rules: dict[str, str]
-    accepted: Accepted
+    accepted: Sequence[str] = ()
+    beside: Sequence[str] = ()
     nothing: str = ""
     remountable: dict[str, str] = field(default_factory=dict)
 
@@ -125,9 +114,12 @@ class Report:
         ways = [way for finding in self.findings for way in finding.asked]
         return {f"way/{way.name}": way.saw for way in ways if way.result == ABSENT}
 
+    def _accepts(self, part: str) -> bool:
+        return any(glob_match(pattern, part) for pattern in self.accepted)
+
     def _missing(self) -> list[str]:
         """Returns the parts that were not tried and are not accepted."""
-        return [part for part in self.untried() if not self.accepted.covers(part)]
+        return [part for part in self.untried() if not self._accepts(part)]
 
     def _of(self, result: str) -> list[str]:
         return [finding.handler.name for finding in self.findings if finding.result == result]
@@ -140,7 +132,7 @@ class Report:
         report = {
             **about(),
             "engine": self.engine.title,
-            "enginesBeside": self.accepted.beside,
+            "enginesBeside": list(self.beside),
             "policy": {
                 "path": self.policy.path,
                 "sha256": self.policy.fingerprint,
@@ -161,7 +153,7 @@ class Report:
             ],
             "rulesNotTried": [{"name": name, "because": reason} for name, reason in self.rules.items()],
             "notTried": [
-                {"part": part, "because": reason, "accepted": self.accepted.covers(part)}
+                {"part": part, "because": reason, "accepted": self._accepts(part)}
                 for part, reason in self.untried().items()
             ],
             "notThere": [{"part": part, "because": reason} for part, reason in self.absent().items()],
@@ -173,15 +165,13 @@ class Report:
 
     def as_table(self) -> str:
         """Returns the report as a table."""
-        parts = [f"engine     {self.engine.title}", *(f"beside     {text}" for text in self.accepted.beside)]
+        parts = [f"engine     {self.engine.title}", *(f"beside     {text}" for text in self.beside)]
         parts.append(f"policy     {self.policy.path}")
         if self.policy.warning:
             parts.append(f"WARNING    {self.policy.warning}")
         parts = [printable(part) for part in parts]
         if self.nothing:
             return "\n".join([*parts, printable(f"result     nothing to verify: {self.nothing}")])
-        from hook.node.terminal import table  # imports importlib.metadata
-
         rows = []
         for finding in self.findings:
             first, *more = finding.saw
@@ -189,7 +179,7 @@ class Report:
             rows += [["", "", "", line] for line in more]
         parts += ["", table(rows, ["HANDLER", "WIRED", "RESULT", "SEEN"]), ""]
         for part, reason in self.untried().items():
-            accepted = " (accepted by --except)" if self.accepted.covers(part) else ""
+            accepted = " (accepted by --except)" if self._accepts(part) else ""
             parts.append(printable(f"not tried  {part}: {reason}{accepted}"))
         parts += [printable(f"not there  {part}: {reason}") for part, reason in self.absent().items()]
         for path, why in self.remountable.items():

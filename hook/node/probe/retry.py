@@ -76,7 +76,8 @@ def translate_exit(running: Running) -> Iterator[None]:
     except NotStarted:
         raise
     except (ReassertError, OSError) as error:
-        if _is_alive(running.pid, 0 if isinstance(error, Unsupported) else _DYING_SECONDS):
+        seconds = 0 if isinstance(error, Unsupported) else _DYING_SECONDS
+        if not wait_until(lambda: _has_ended(running.pid), seconds, 0.02):
             raise
         ended = running.ended(error)
         if ended is error:
@@ -84,16 +85,12 @@ def translate_exit(running: Running) -> Iterator[None]:
         raise ended from error
 
 
-def _is_alive(pid: int, seconds: float) -> bool:
-    """Whether a process is there, and still there after a time. A process that is ending has no program any more."""
-
-    def has_ended() -> bool:
-        try:
-            return not os.readlink(f"/proc/{pid}/exe")
-        except (FileNotFoundError, ProcessLookupError):
-            return True
-
-    return not wait_until(has_ended, seconds, 0.02)
+def _has_ended(pid: int) -> bool:
+    """Whether a process is gone, or is ending: then it has no program any more."""
+    try:
+        return not os.readlink(f"/proc/{pid}/exe")
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def refusal(message: str) -> str:

@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hook.core.base.errors import ReassertError, describe
@@ -33,7 +34,6 @@ from hook.node.probe.report import (
     PROTECTED,
     UNTRIED,
     WARM,
-    Accepted,
     Finding,
     Report,
     Tried,
@@ -75,10 +75,13 @@ def verify(
     policy: Policy,
     starter: Starter,
     output: str,
-    accepted: Accepted | None = None,
+    accepted: Sequence[str] = (),
+    beside: Sequence[str] = (),
     agent: bool = False,
 ) -> int:
-    """Print what a hostile container of each handler got. `output`: table or json. `agent`: as in `examine`.
+    """Print what a hostile container of each handler got. `output`: table or json.
+
+    `accepted`, `beside`: as in Report. `agent`: as in `examine`.
 
     Returns 0 if every handler is protected and every part was tried or is accepted as not tried, NOTHING if the policy
     reserves nothing for a test container, else 1. Raises NodeError if no test container can be started; OSError.
@@ -89,7 +92,7 @@ def verify(
     except NothingToVerify as error:
         nothing = str(error)
         findings, others = [Finding(handler, UNTRIED, [nothing]) for handler in handlers], {}
-    report = Report(engine, policy, findings, others, accepted or Accepted(), nothing)
+    report = Report(engine, policy, findings, others, accepted, beside, nothing)
     if not nothing:
         sources = dict.fromkeys(
             m.source for match in _rules(policy, starter)[0] for m in match.rule.mounts if "ro" in m.options
@@ -101,16 +104,16 @@ def verify(
 
 
 def examine(
-    handlers: list[Handler], policy: Policy, starter: Starter, directory: str = "/run", agent: bool = False
+    handlers: list[Handler], policy: Policy, starter: Starter, agent: bool = False
 ) -> tuple[list[Finding], dict[str, str]]:
     """Starts hostile containers. Returns a finding per handler, and the rules that were not tried with the reason.
 
-    `directory`: for what the containers mount. `agent`: whether a resident agent answers starts; then everything is
-    tried once more with containers that it does not answer. Raises NothingToVerify, NodeError, OSError.
+    `agent`: whether a resident agent answers starts; then everything is tried once more with containers that it does
+    not answer. Raises NothingToVerify, NodeError, OSError.
     """
     matches, others = _rules(policy, starter)
     facts = gather(policy, starter.identity, matches)
-    volumes = scratch(directory)
+    volumes = scratch()
     try:
         rules = [match.rule for match in matches]
         closed = device_attempt.closed_world(rules, facts, starter.identity)

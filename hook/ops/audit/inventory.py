@@ -36,7 +36,7 @@ from hook.node.probe.starter import in_sentry
 from hook.ops.audit.process import ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
 
-STATES = (*("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki", "/run/runsc"),)
+STATES = ("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki", "/run/runsc")
 """Directories with a directory for each container of a runtime."""
 
 BUNDLES = (
@@ -109,28 +109,23 @@ class Running:
         return self.name or self.id
 
 
-def running(ids: Iterable[str] | None = None) -> list[Running]:
-    """Every container that runs, in the order of their ids; only those with one of `ids`, if given.
-
-    Needs root: raises ReassertError without.
-    """
+def running() -> list[Running]:
+    """Every container that runs, in the order of namespace, pod and name. Needs root: raises ReassertError without."""
     if os.geteuid() != 0:
         raise ReassertError("only root can look into containers: run this with sudo")
-    wanted = None if ids is None else set(ids)
     found: dict[tuple[str, int], Running] = {}
-    names = _names_of() if wanted is None else {}
+    names = _names_of()
     recorded: set[str] = set()
-    for directory in _states(wanted):
+    for directory in _states():
         recorded.add(directory.rpartition("/")[2])
         container = from_state(directory, names)
         if container:
             found[container.id, container.pid] = container
-    for container in _of_bundles(wanted, recorded, names):
+    for container in _of_bundles(recorded, names):
         found[container.id, container.pid] = container
         recorded.add(container.id)
-    if wanted is None:
-        pids = {container.pid for container in found.values()}
-        found.update({(container.id, container.pid): container for container in _of_processes(pids, recorded, names)})
+    pids = {container.pid for container in found.values()}
+    found.update({(container.id, container.pid): container for container in _of_processes(pids, recorded, names)})
     return sorted(
         found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
     )
@@ -145,7 +140,7 @@ def learn_all(policy: Policy, containers: Iterable[Running], store: str = STORE)
                 learn(policy, container.identity, container.spec(), container.id, store, None)
 
 
-def _states(wanted: set[str] | None) -> Iterator[str]:
+def _states() -> Iterator[str]:
     for pattern in STATES:
         for root in sorted(glob(pattern)):
             try:
@@ -153,8 +148,7 @@ def _states(wanted: set[str] | None) -> Iterator[str]:
             except OSError:
                 continue
             # runsc's record is a file, ID_sandbox:SANDBOX.state
-            ids = [name.partition("_sandbox:")[0] for name in inside if not name.endswith(".lock")]
-            yield from (f"{root}/{name}" for name in ids if wanted is None or name in wanted)
+            yield from (f"{root}/{name.partition('_sandbox:')[0]}" for name in inside if not name.endswith(".lock"))
 
 
 def from_state(directory: str, names: dict[str, str] | None = None) -> Running | None:
@@ -198,12 +192,12 @@ def _process(record: dict[str, Any]) -> tuple[int, int]:
     return (pid if isinstance(pid, int) else 0), (started if isinstance(started, int) else 0)
 
 
-def _of_bundles(wanted: set[str] | None, recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
-    """Containers of containerd without a known state directory. `recorded`: ids of records, also without a process."""
+def _of_bundles(recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
+    """Containers of containerd that no known state directory has. `recorded`: ids that one has, also of no process."""
     for pattern in BUNDLES:
         for bundle in sorted(glob(pattern)):
             container_id = bundle.rpartition("/")[2]
-            if container_id in recorded or (wanted is not None and container_id not in wanted):
+            if container_id in recorded:
                 continue
             try:
                 with Process(int(read_file(f"{bundle}/init.pid", 64))) as process:

@@ -19,9 +19,6 @@ from hook.node import running as real
 from hook.ops.audit.inventory import Running
 from hook.ops.audit.process import Process
 
-SECONDS = 5.0
-"""How long one container may take. A container can block a look at it for ever; then its record counts."""
-
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""
 

@@ -107,7 +107,10 @@ class Process:
 
     def mount_namespace(self) -> str:
         """Its mount namespace, as the kernel names it. Raises ContainerGone, OSError."""
-        return self._link("ns/mnt")
+        try:
+            return posix.readlink("ns/mnt", dir_fd=self._directory)
+        except (FileNotFoundError, ProcessLookupError):
+            raise ContainerGone(f"process {self.pid} is gone") from None
 
     def parent(self) -> int:
         """The number of its parent process. Raises ContainerGone."""
@@ -120,12 +123,6 @@ class Process:
     def _fields(self) -> list[str]:
         """Its state and what follows in stat (proc(5)). The name before it can have any characters, also brackets."""
         return self._read("stat", _SMALL).rpartition(b")")[2].decode().split()
-
-    def _link(self, name: str) -> str:
-        try:
-            return posix.readlink(name, dir_fd=self._directory)
-        except (FileNotFoundError, ProcessLookupError):
-            raise ContainerGone(f"process {self.pid} is gone") from None
 
     def _open(self, name: str) -> int:
         try:

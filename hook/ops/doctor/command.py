@@ -14,8 +14,8 @@ from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable
 from hook.entry.parser import add_policy_options
 from hook.node import status
+from hook.node.agent import tail
 from hook.node.change.record import Record
-from hook.node.tail import tail
 from hook.node.terminal import table
 from hook.node.words import about
 from hook.ops.audit import stale

@@ -281,7 +281,8 @@ def _items(event: Event, outcome: str) -> list[Item]:
             continue
         verb, refuses = "remove" if edit.get("after") is None else "replace", _key(edit) in refused_names
         why = f"rule {rule} " + (f"refuses the {subject} otherwise" if refuses else f"{verb}s it")
-        ask = f"remove {_thing(edit, kind, name)}{where}{_place(kind, subject)}: {why}"
+        place = f" from the {subject} and its image" if kind == "env" else ""
+        ask = f"remove {_thing(edit, kind, name)}{where}{place}: {why}"
         found.append(Item(rule, f"{kind} {name} {is_to} {verb}d", ask, refuses))
     return found
 
@@ -297,10 +298,6 @@ def _thing(edit: Event, kind: str, name: str) -> str:
         return f"{kind} {name}"
     paths = [str(mount.get("destination", "")) for mount in before if isinstance(mount, dict)]
     return f"the mount at {' and '.join(dict.fromkeys(filter(None, paths))) or name}"
-
-
-def _place(kind: str, subject: str) -> str:
-    return f" from the {subject} and its image" if kind == "env" else ""
 
 
 def workload_of(pod: str) -> str:

@@ -20,7 +20,7 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 from hook.core.base.errors import Usage
 from hook.core.base.system import replace_file
 from hook.core.metrics import NoMetrics
-from hook.node.metrics import UNIX, check_address, check_directory
+from hook.node.services import UNIX, check_address, check_directory
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState
 from hook.ops.metrics.prometheus import Metrics

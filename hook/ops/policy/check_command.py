@@ -79,9 +79,8 @@ def _node_problems(compiled: Compiled, files: bool) -> list[Problem]:
     from hook.node.sources import look_at, never_known, unreadable
 
     source, policy = compiled.source, compiled.policy()
-    found = never_known(policy, Record.read().engines())
-    if files:
-        found = [*look_at(policy), *unreadable(policy), *found]
+    found = [*look_at(policy), *unreadable(policy)] if files else []
+    found += never_known(policy, Record.read().engines())
     return [source.problem(source.origin(f.place), f.message, severity=f.severity) for f in found]
 
 

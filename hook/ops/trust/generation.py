@@ -10,7 +10,6 @@ longer than to link it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import fcntl
 import hashlib
@@ -28,6 +27,8 @@ from typing import Any
 from hook.core.base.system import write_all
 from hook.core.policy.trust_layout import GENERATIONS, LIVE, MANIFEST
 from hook.node.change.journal import lock
+from hook.node.change.tree import sync
+from hook.node.rights import SYS_PTRACE
 from hook.node.systemd import wait_until
 from hook.ops.trust.certificate import TrustError
 
@@ -36,7 +37,6 @@ KEEP = 3
 
 LOCK_SECONDS = 60.0
 _MODE = 0o644
-_CAP_SYS_PTRACE = 19
 _STAGING = ".staging"
 _NEW = ".new"
 _SLOT = re.compile(r"(.*(?:^|/)[0-9a-f]{8})\.([0-9]+)")
@@ -121,14 +121,13 @@ class Store:
         self._apply(changes)
         return bool(changes.written or changes.removed)
 
-    def prune(self) -> list[int]:
-        """Remove old generations of which no process has a mount. Returns their numbers."""
+    def prune(self) -> None:
+        """Remove old generations of which no process has a mount."""
         old = self.numbers()[:-KEEP]
         in_use = mounted(self.generations, old) if old else set()
-        removed = [number for number in old if number not in in_use]
-        for number in removed:
-            shutil.rmtree(self.path(number), ignore_errors=True)
-        return removed
+        for number in old:
+            if number not in in_use:
+                shutil.rmtree(self.path(number), ignore_errors=True)
 
     def _clean(self) -> None:
         """Remove what an interrupted build left."""
@@ -149,7 +148,7 @@ class Store:
         for number, (_, content) in enumerate(changes.written):
             _place(f"{staging}/{number}", content, source)
         _make_directories(self.live, files)
-        _sync(self.directory, "syncfs")
+        sync(str(self.directory), "syncfs")  # once: an fsync of a thousand files takes seconds
         return changes
 
     def _apply(self, changes: Moves, generation: Path | None = None) -> None:
@@ -172,7 +171,7 @@ class Store:
         for path in changes.removed:
             (self.live / path).unlink(missing_ok=True)
         for directory in touched:
-            _sync(directory, "fsync")
+            sync(str(directory))
         self._clean()
 
 
@@ -198,7 +197,7 @@ def mounted(generations: Path, numbers: list[int]) -> set[int]:
     namespace cannot be looked at; what runs containers is not among them.
     """
     status = Path("/proc/self/status").read_text("utf-8", "replace")
-    if not int(status.partition("CapEff:")[2].split()[0], 16) >> _CAP_SYS_PTRACE & 1:
+    if not int(status.partition("CapEff:")[2].split()[0], 16) >> SYS_PTRACE & 1:
         return set(numbers)
     marks = {number: f"/{generations.parent.name}/{GENERATIONS}/{number:06d}" for number in numbers}
     found: set[int] = set()
@@ -239,20 +238,6 @@ def _place(path: str, content: bytes, present: dict[bytes, str]) -> None:
         write_all(fd, content)
     except OSError as error:
         raise OSError(error.errno, error.strerror, path) from None
-    finally:
-        os.close(fd)
-
-
-def _sync(directory: Path, call: str) -> None:
-    """Write a directory (fsync), or its whole file system (syncfs) to the disk. Raises OSError.
-
-    The latter is one call, while an fsync of a thousand files takes seconds.
-    """
-    libc = ctypes.CDLL(None, use_errno=True)
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if getattr(libc, call)(fd):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(directory))
     finally:
         os.close(fd)
 

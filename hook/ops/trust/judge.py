@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -91,16 +91,14 @@ def _unusable(certificate: Certificate, now: datetime) -> str:
     return ""
 
 
-def _doubtful(certificate: Certificate, now: datetime) -> list[str]:
-    found = []
+def _doubtful(certificate: Certificate, now: datetime) -> Iterator[str]:
     if certificate.begins > now:
-        found.append(f"not valid before {certificate.begins:%Y-%m-%d %H:%M} UTC; kept, programs refuse it until then")
+        yield f"not valid before {certificate.begins:%Y-%m-%d %H:%M} UTC; kept, programs refuse it until then"
     kind, bits = certificate.key()
     if bits and bits < _LEAST.get(kind, 0):
-        found.append(f"weak: {kind} key of {bits} bits; OpenSSL refuses it at Debian's and RHEL's security level")
+        yield f"weak: {kind} key of {bits} bits; OpenSSL refuses it at Debian's and RHEL's security level"
     if not certificate.self_issued and certificate.signature() in _WEAK_HASHES:
-        found.append(f"weak: signed with {certificate.signature().upper()} by {certificate.issuer}")
-    return found
+        yield f"weak: signed with {certificate.signature().upper()} by {certificate.issuer}"
 
 
 def _without_issuer(kept: Iterable[Certificate]) -> list[Remark]:

@@ -280,7 +280,7 @@ def test_engines_files_have_no_entry_of_a_tried_rule() -> None:
 def test_missing_file_of_a_tried_rule_is_a_warning_for_the_node() -> None:
     env = [{"name": "F", "valueFrom": {"file": "/no/such/file"}}]
     mounts = [{"hostPath": "/no/such", "mountPath": "/m"}]
-    findings = look_at(policy(CA, {"name": "tried", "mode": "Audit", "env": env, "mounts": mounts}))
+    findings = list(look_at(policy(CA, {"name": "tried", "mode": "Audit", "env": env, "mounts": mounts})))
     assert [finding.severity for finding in findings] == ["warning", "warning"]
 
 

@@ -14,7 +14,7 @@ import pytest
 from hook.node.change.files import FILE, State
 from hook.node.change.record import Record
 from hook.node.engines.base import Engine, Handler
-from hook.node.probe.report import EXPOSED, Accepted, Finding, Report
+from hook.node.probe.report import EXPOSED, Finding, Report
 from hook.node.status import Status, as_json, as_table, shown
 from hook.nri import ttrpc
 from unit.support import CONTAINERD, ROOT, bind, called, config, document, policy, reassert
@@ -261,7 +261,7 @@ def test_node_verify() -> None:
     node.warning = EVIL
     handler = Handler(f"h{EVIL}", "runc", (), EVIL)
     findings = [Finding(handler, EXPOSED, [EVIL, LINES], EXPOSED)]
-    report = Report(engine(), node, findings, {f"r{EVIL}": f"{EVIL}{LINES}"}, Accepted(beside=[EVIL]))
+    report = Report(engine(), node, findings, {f"r{EVIL}": f"{EVIL}{LINES}"}, beside=[EVIL])
     assert_harmless(report.as_table())
     assert "result     started unchanged" not in report.as_table().splitlines()
-    assert_harmless(Report(engine(), node, [], {}, Accepted(), EVIL).as_table())
+    assert_harmless(Report(engine(), node, [], {}, nothing=EVIL).as_table())

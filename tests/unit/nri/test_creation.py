@@ -14,7 +14,7 @@ from hook.core.base.errors import Unacceptable
 from hook.core.container.identity import APP_TYPES
 from hook.core.policy.model import select
 from hook.nri import ttrpc
-from hook.nri.creation import identify, removes_mounts, sends_cdi_devices, version_at_least
+from hook.nri.creation import REMOVES_MOUNTS, SENDS_CDI, identify, version_at_least
 from hook.nri.requested import Mounts
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
@@ -265,5 +265,5 @@ def test_a_pods_annotation_that_steers_the_sentry_refuses_its_containers(
 def test_what_a_runtimes_nri_can_do_is_known_of_its_version(
     engine: str, version: str, found: tuple[bool, bool]
 ) -> None:
-    assert (removes_mounts(engine, version), sends_cdi_devices(engine, version)) == found
+    assert tuple(version_at_least(engine, version, what) for what in (REMOVES_MOUNTS, SENDS_CDI)) == found
     assert not version_at_least(engine, version, {})

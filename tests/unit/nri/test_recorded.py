@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hook.nri import ttrpc
-from hook.nri.creation import identify, removes_mounts
+from hook.nri.creation import REMOVES_MOUNTS, identify, version_at_least
 from hook.nri.ttrpc import PLUGIN, RUNTIME
 from unit.nri.support import REQUEST, RESPONSE, running
 from unit.nri.test_wire import fed
@@ -43,7 +43,8 @@ def test_methods_and_who_the_container_is(recorded: bytes) -> None:
     assert set(found) == {"Configure", "Synchronize", "CreateContainer"}
     configure = ttrpc.get("ConfigureRequest").FromString(found["Configure"])
     assert configure.runtime_name == "containerd"
-    assert removes_mounts("containerd", configure.runtime_version) is configure.runtime_version.startswith("2.")
+    version = configure.runtime_version
+    assert version_at_least("containerd", version, REMOVES_MOUNTS) is version.startswith("2.")
     synchronize = ttrpc.get("SynchronizeRequest").FromString(found["Synchronize"])
     assert "early" in [container.name for container in synchronize.containers]
     create = REQUEST.FromString(found["CreateContainer"])

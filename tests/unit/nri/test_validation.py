@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hook.core.metrics import NoMetrics
 from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
-from hook.nri.creation import Decider, removes_mounts
+from hook.nri.creation import REMOVES_MOUNTS, Decider, version_at_least
 from hook.nri.plugin import TICK
 from hook.nri.report import Report
 from hook.nri.request import CREATE, Request
@@ -390,5 +390,5 @@ def _decider(version: str, report: Report) -> Decider:
     made = policy(rules)
     decider = Decider(Resident("/nowhere/policy.yaml", "/nowhere"), report)
     decider.resident.get = lambda patience=0.0: made  # type: ignore[method-assign]  # a policy without a file
-    decider.removes_mounts = removes_mounts("containerd", version)
+    decider.removes_mounts = version_at_least("containerd", version, REMOVES_MOUNTS)
     return decider

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Self
 
 from hook.core.base.errors import ReassertError
@@ -20,7 +21,6 @@ from hook.node.change.files import State
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, HOOK, LOADED_SECONDS, RUNC_TYPES, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.engines.base import NRI as NRI_ADAPTER
-from hook.node.engines.containerd import runsc
 from hook.node.engines.containerd.files import FORMATS, NRI, Files, strip
 from hook.node.engines.containerd.settings import (
     SPECS,
@@ -45,7 +45,7 @@ from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
 from hook.node.probe.starter import Starter
 from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
-from hook.node.systemd import arguments_of, option
+from hook.node.systemd import option, strings_of
 from hook.node.terminal import counted
 
 CONFIG = "/etc/containerd/config.toml"
@@ -53,6 +53,11 @@ OLDEST = (1, 6)
 """The oldest containerd that is supported."""
 
 _PINNED: Key = ("plugins", "io.containerd.cri.v1.images", "pinned_images", "sandbox")
+
+
+_RUNSC, _RUNSC_CONFIG, _RUNSC_KEY = "io.containerd.runsc.v1", "/run/containerd/runsc/config.toml", "binary_name"
+"""gVisor's own shim; the file that it reads at each start, if the handler's options have no ConfigPath; the runsc that
+it calls, in there. containerd need not be restarted. Source: gVisor's pkg/shim/v1/runsc (options.go, service.go)."""
 
 
 class Containerd(Engine[Dump]):
@@ -77,7 +82,7 @@ class Containerd(Engine[Dump]):
     @classmethod
     def find(cls) -> Self:
         """Returns the containerd of this node, by `containerd --version` and the running daemon's command line."""
-        arguments = arguments_of(systemd.main_pid(cls.service))
+        arguments = strings_of(systemd.main_pid(cls.service), "cmdline")
         config = option(arguments, "--config", "-c") or [CONFIG]
         address = option(arguments, "--address", "-a") or ["/run/containerd/containerd.sock"]
         return cls(systemd.version_of("containerd", OLDEST), config[-1], address[-1])
@@ -119,7 +124,7 @@ class Containerd(Engine[Dump]):
     def _handler(self, name: str, table: dict[str, Any], was: dict[str, str], note: str, nri: bool) -> Handler:
         kind = str(table.get("runtime_type", ""))
         by_path = path_of_shim(table)
-        if kind == runsc.TYPE and (called := runsc.binary_of(table)):
+        if kind == _RUNSC and (called := _runsc_of(table)):
             return Handler(name, behind(self.which(called) or called), (RUNTIME,) if real_of(called) else ())
         if kind not in RUNC_TYPES and not by_path:
             return Handler(name, "", (), f"{kind or 'no runtime_type'}: calls no OCI runtime; --adapter nri reaches it")
@@ -252,15 +257,23 @@ class Containerd(Engine[Dump]):
         return wiring
 
     def _gvisors_shim(self, dump: Dump, choice: Choice, base: Base, wiring: Wiring) -> list[dict[str, Any]]:
-        """Wires the handlers of gVisor's own shim. Returns the notes for `strip`."""
-
-        def add(binary: str) -> str:
-            return wiring.add_dispatcher(self._runtime(binary), choice)
-
+        """Puts dispatchers into the files of gVisor's own shim. Returns the notes with which `strip` removes them."""
         notes: list[dict[str, Any]] = []
         for name, table in runtimes(dump).items() if RUNTIME in choice.adapters else ():
-            if table.get("runtime_type") == runsc.TYPE and choice.runtime_class in (None, name):
-                notes += runsc.wire(name, table, base, add, wiring)
+            if table.get("runtime_type") != _RUNSC or choice.runtime_class not in (None, name):
+                continue
+            path = _runsc_config(table)
+            before = base(path)
+            if before is None:
+                wiring.remarks.append(f"handler {name}: gVisor's shim has no {path}, in which binary_name could be set")
+                continue
+            text = toml.decode(before.content)
+            was = toml.parse(text, path).get(_RUNSC_KEY)
+            ours = wiring.add_dispatcher(self._runtime(str(was or "runsc")), choice)
+            content = toml.encode(toml.edit(text, path, {(_RUNSC_KEY,): ours}))
+            if path not in [other for other, _ in wiring.references]:  # two handlers may have one file
+                wiring.references.append((path, before.with_content(content)))
+            notes.append({"path": path, "key": [_RUNSC_KEY], "ours": ours, "was": was})
         return notes
 
     def files(self, dump: Dump, base: Base) -> Files:
@@ -372,10 +385,9 @@ class Containerd(Engine[Dump]):
 
     def dump(self, config: str) -> Dump:
         """Returns the values that a configuration file and its imports have in containerd. Raises NodeError."""
-        done = systemd.command([self._called("containerd"), "--config", config, "config", "dump"])
-        if done.returncode:
-            raise NodeError(f"containerd does not accept {self._config}: {' '.join(done.stderr.split())}")
-        dump = toml.parse(done.stdout, "containerd config dump")
+        command = [self._called("containerd"), "--config", config, "config", "dump"]
+        shown = systemd.output(command, f"containerd does not accept {self._config}")
+        dump = toml.parse(shown, "containerd config dump")
         plugin = toml.get(dump, cri(dump))
         disabled = [str(name) for name in dump.get("disabled_plugins", [])]
         if plugin is None or any(name in ("cri", *(each.cri[1] for each in FORMATS.values())) for name in disabled):
@@ -392,6 +404,21 @@ class Containerd(Engine[Dump]):
     def _state(self, now: Dump) -> str:
         """Returns containerd's state directory, which has the bundles. No setting of reassert changes it."""
         return str(now.get("state", "/run/containerd"))
+
+
+def _runsc_config(table: dict[str, Any]) -> str:
+    """Returns the path of the file of a handler of gVisor's own shim."""
+    return os.path.realpath(str(toml.get(table, ("options", "ConfigPath"), "") or _RUNSC_CONFIG))
+
+
+def _runsc_of(table: dict[str, Any]) -> str:
+    """Returns the runsc that the file of a handler names; "" without a file. Raises NodeError if it is no TOML."""
+    path = _runsc_config(table)
+    try:
+        content = Path(path).read_bytes()
+    except OSError:
+        return ""
+    return str(toml.parse(toml.decode(content), path).get(_RUNSC_KEY) or "runsc")
 
 
 def _as_in_file(table: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fnmatch
 import glob
 import os
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from hook.node.change.files import Change, State
@@ -55,6 +56,7 @@ class Parsed(NamedTuple):
     values: dict[str, Any]
 
 
+@dataclass(frozen=True)
 class Files:
     """The configuration files as they are without reassert.
 
@@ -64,23 +66,13 @@ class Files:
     followed: its target is read and changed.
     """
 
-    def __init__(
-        self,
-        main: str,
-        newest: int,
-        version: int,
-        imports: list[str],
-        has_imports: bool,
-        files: dict[str, Parsed],
-        base: Base,
-    ) -> None:
-        self.main = main
-        self._newest = newest
-        self.version = version
-        self._imports = imports
-        self.has_imports = has_imports
-        self._files = files
-        self._base = base
+    main: str
+    newest: int
+    version: int
+    imports: list[str]
+    has_imports: bool
+    files: dict[str, Parsed]
+    base: Base
 
     @classmethod
     def read(cls, main: str, newest: int, imports: list[str], base: Base) -> Self:
@@ -104,12 +96,12 @@ class Files:
 
     def change(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         """Returns the changes that make these settings effective, and the notes with which `strip` removes them."""
-        return self._drop_in(settings) if self._newest > 2 else self._in_place(settings)
+        return self._drop_in(settings) if self.newest > 2 else self._in_place(settings)
 
     def _in_place(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         last = self._last_word()
         path = os.path.realpath(last)
-        text, values = self._files[last].text, self._files[last].values
+        text, values = self.files[last].text, self.files[last].values
         if not text.strip():
             text, values = "version = 2\n", {"version": 2}
         notes = [
@@ -120,11 +112,11 @@ class Files:
 
     def define(self, key: Key) -> bool:
         """Whether any file defines this table below the CRI plugin's."""
-        return any(toml.get(parsed.values, (*self.cri(), *key)) is not None for parsed in self._files.values())
+        return any(toml.get(parsed.values, (*self.cri(), *key)) is not None for parsed in self.files.values())
 
     def _last_word(self) -> str:
         """Returns the file whose CRI table is effective."""
-        with_table = [path for path, parsed in self._files.items() if toml.get(parsed.values, self.cri()) is not None]
+        with_table = [path for path, parsed in self.files.items() if toml.get(parsed.values, self.cri()) is not None]
         return with_table[-1] if with_table else self.main
 
     def _drop_in(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
@@ -135,22 +127,22 @@ class Files:
 
     def drop_ins(self) -> str:
         """Returns the directory for our drop-in: one that `imports` names as a whole, the last, or conf.d."""
-        for pattern in (_absolute(self.main, each) for each in reversed(self._imports)):
+        for pattern in (_absolute(self.main, each) for each in reversed(self.imports)):
             if os.path.basename(pattern) == "*.toml" and "*" not in os.path.dirname(pattern):
                 return os.path.dirname(pattern)
         return f"{os.path.dirname(self.main)}/conf.d"
 
     def is_imported(self, path: str) -> bool:
         """Whether `imports` covers a path."""
-        return any(fnmatch.fnmatchcase(path, _absolute(self.main, pattern)) for pattern in self._imports)
+        return any(fnmatch.fnmatchcase(path, _absolute(self.main, pattern)) for pattern in self.imports)
 
     def have_imported(self, path: str) -> tuple[list[Change], list[dict[str, Any]]]:
         """Returns the changes that make containerd import a drop-in, none if it does, and notes for `strip`."""
         if self.is_imported(path):
             return [], []
         ours = f"{os.path.dirname(path)}/{_OUR_IMPORT}"
-        main = self._files[self.main].text or f"version = {self.version}\n"
-        edited = toml.edit(main, self.main, {("imports",): [*self._imports, ours]})
+        main = self.files[self.main].text or f"version = {self.version}\n"
+        edited = toml.edit(main, self.main, {("imports",): [*self.imports, ours]})
         real = os.path.realpath(self.main)
         return [(real, self._state(real, edited))], [
             {"path": real, "key": ["imports"], "ours": ours, "was": self.has_imports}
@@ -158,7 +150,7 @@ class Files:
 
     def _state(self, path: str, text: str) -> State:
         """Returns the file's state with another text, and with the owner and mode that it has."""
-        base = self._base(path)
+        base = self.base(path)
         content = toml.encode(text)
         return base.with_content(content) if base else State(content)
 

@@ -64,7 +64,7 @@ class Rancher(Containerd):
         found = cls(systemd.version_of(containerd, OLDEST), config, "/run/k3s/containerd/containerd.sock")
         found.title = f"{cls.name} ({found.title})"
         known = [unit for unit in cls.units if systemd.is_active(unit)]
-        known += [unit for unit in cls.units if systemd.is_known(unit)]
+        known += [unit for unit in cls.units if systemd.load_state(unit) == "loaded"]
         found.service = (known or [cls.units[0]])[0]
         return found
 
@@ -114,7 +114,8 @@ class Rancher(Containerd):
         before = systemd.main_pid(self.service)
         systemd.run("daemon-reload")
         systemd.restart(self.service, wait=False)
-        systemd.wait_replaced(self.service, before, _SECONDS)
+        if not systemd.wait_until(lambda: systemd.main_pid(self.service) not in (0, before), _SECONDS):
+            raise NodeError(f"{self.service} does not start again{systemd.last_lines(self.service)}")
         self.wait(_SECONDS)
 
     def _templates(self) -> list[str]:
@@ -173,7 +174,7 @@ class _Files(Files):
                 f"{self.main} has an `imports` that does not cover {path}, and a second one would stop containerd; "
                 f'add "{os.path.dirname(path)}/*.toml" to it in {template} and restart the service'
             )
-        state = self._base(template)
+        state = self.base(template)
         without = _BASE if state is None else toml.decode(state.content)
         line = f'{_MARK}imports = ["{os.path.dirname(path)}/*.toml"]' + '{{ "\\n" }}\n'
         return [(template, self._state(template, line + without))], []

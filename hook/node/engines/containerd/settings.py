@@ -58,17 +58,8 @@ def runtimes(dump: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def comparable(dump: dict[str, Any]) -> dict[Key, Any]:
     """Returns every value by its path of keys, without `imports`, which only says which files were read."""
-    flat: dict[Key, Any] = {}
-
-    def walk(values: dict[str, Any], key: Key) -> None:
-        for name, value in values.items():
-            if isinstance(value, dict):
-                walk(value, (*key, name))
-            elif value and (*key, name) != ("imports",):  # an option that is left out has its zero value
-                flat[(*key, name)] = value
-
-    walk(dump, ())
-    return flat
+    # An omitted option has its zero value.
+    return {key: value for key, value in toml.leaves(dump) if value and key != ("imports",)}
 
 
 def differences(expected: dict[Key, Any], now: dict[Key, Any]) -> list[str]:
@@ -83,13 +74,8 @@ def differences(expected: dict[Key, Any], now: dict[Key, Any]) -> list[str]:
 def default_spec(configured: str, ctr: str) -> dict[str, Any]:
     """Returns the base_runtime_spec that the handler had, or containerd's default. `ctr`: containerd's client."""
     try:
-        if configured:
-            text = Path(configured).read_text()
-        else:
-            done = systemd.command([ctr, "oci", "spec"])
-            if done.returncode:
-                raise NodeError(f"`ctr oci spec` failed: {' '.join(done.stderr.split())}")
-            text = done.stdout
+        default = [ctr, "oci", "spec"]
+        text = Path(configured).read_text() if configured else systemd.output(default, "`ctr oci spec` failed")
         spec = json.loads(text)
     except (OSError, ValueError) as error:
         raise NodeError(f"base_runtime_spec {configured}: {error}") from None

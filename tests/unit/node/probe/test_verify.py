@@ -18,7 +18,7 @@ from hook.core import events
 from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
-from hook.node.probe.report import Accepted, Report
+from hook.node.probe.report import Report
 from hook.node.probe.starter import MARKER, Marks, abandoned, clear_marks, new_token, scratch, traces
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from unit.node.probe.local import (
@@ -65,7 +65,7 @@ def test_devices_that_cannot_be_looked_at_are_not_called_protected(local: Make, 
 
 def reported(starter: Local, given: Policy, handler: Handler = RUNC) -> tuple[dict[str, Any], int]:
     [finding], _ = examine([handler], given, starter)
-    report = Report(ENGINE, given, [finding], {}, Accepted())
+    report = Report(ENGINE, given, [finding], {})
     return json.loads(report.as_json()), report.status()
 
 
@@ -135,7 +135,7 @@ def test_a_refusal_is_no_protection_where_an_innocent_container_is_refused_too(
     assert found(local(refuse_everything)) == ("starts nothing", [f"{refused}does not exist"], "")
     assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "table") == 1
     assert capsys.readouterr().out.endswith("result     starts nothing: runc\n")
-    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "json", Accepted(["*"])) == 1
+    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "json", ["*"]) == 1
     assert json.loads(capsys.readouterr().out)["protected"] is False
 
 
@@ -184,10 +184,10 @@ def test_a_virtual_machines_handler_is_not_called_protected(local: Make, capsys:
     output = capsys.readouterr().out
     assert "kata       -        not tried  it calls no OCI runtime of this node; --adapter nri reaches it" in output
     assert output.endswith("result     not tried: handler/kata (--except PART accepts that)\n")
-    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table", Accepted(["handler/kata"])) == 0
+    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table", ["handler/kata"]) == 0
     output = capsys.readouterr().out
     assert output.endswith("result     every handler is protected; not tried, and accepted: handler/kata\n")
-    assert verify(ENGINE, [KATA], POLICY, local(protect), "table", Accepted(["handler/kata"])) == 1
+    assert verify(ENGINE, [KATA], POLICY, local(protect), "table", ["handler/kata"]) == 1
     assert capsys.readouterr().out.endswith("result     no handler calls an OCI runtime of this node\n")
 
 
@@ -200,9 +200,9 @@ def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
     output = capsys.readouterr().out
     assert "not tried  rule/team: namespaces: the test container is not in a pod\n" in output
     assert "every handler is protected" not in output
-    assert verify(ENGINE, [RUNC], given, local(protect), "json", Accepted(["rule/other"])) == 1
+    assert verify(ENGINE, [RUNC], given, local(protect), "json", ["rule/other"]) == 1
     assert json.loads(capsys.readouterr().out)["protected"] is False
-    assert verify(ENGINE, [RUNC], given, local(protect), "json", Accepted(["rule/*"])) == 0
+    assert verify(ENGINE, [RUNC], given, local(protect), "json", ["rule/*"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["protected"], report["notTried"]) == (
         True,
@@ -218,16 +218,16 @@ def test_an_exec_that_was_not_tried_is_an_exception_that_has_to_be_named(
 
     assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table") == 1
     assert "result     not tried: exec/runc " in capsys.readouterr().out
-    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table", Accepted(["exec/runc"])) == 0
+    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table", ["exec/runc"]) == 0
 
 
 def test_an_engine_beside_is_named(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    beside = Accepted(beside=["docker 20.10.24 is not wired: reassert node verify --engine docker"])
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "table", beside) == 0
+    beside = ["docker 20.10.24 is not wired: reassert node verify --engine docker"]
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "table", beside=beside) == 0
     line = "beside     docker 20.10.24 is not wired: reassert node verify --engine docker"
     assert capsys.readouterr().out.splitlines()[1] == line
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", beside) == 0
-    assert json.loads(capsys.readouterr().out)["enginesBeside"] == beside.beside
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", beside=beside) == 0
+    assert json.loads(capsys.readouterr().out)["enginesBeside"] == beside
 
 
 def test_the_exit_status_is_that_of_the_worst_handler(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
@@ -391,7 +391,7 @@ def test_an_agent_that_answers_nothing_is_said(
     [finding], _ = examine([RUNC], POLICY, local(protect), agent=True)
     assert finding.ways == {"warm": "not tried", "cold": "protected"}
     assert finding.saw[-1].startswith(f"no start was warm: {', '.join(sorted(reasons))}; ")
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", Accepted(accepted), agent=True) == status
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", accepted, agent=True) == status
     report = json.loads(capsys.readouterr().out)
     assert report["protected"] is (status == 0)
     assert [part["part"] for part in report["notTried"]] == ([] if reasons == ["mount"] else ["warm/runc"])

@@ -23,8 +23,8 @@ from hook.core.base.logfile import append
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.node import wired
-from hook.node.metrics import check_directory
 from hook.node.probe import report
+from hook.node.services import check_directory
 from hook.ops.audit import drift
 from hook.ops.metrics import service
 from hook.ops.metrics.log import LogCounter
