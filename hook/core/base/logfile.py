@@ -99,32 +99,35 @@ def _rename(path: str, fd: int, status: posix.stat_result, kept: int, overdue: b
     Only the process that holds the lock on the current log file renames, and it renames that file last. So two
     processes never rename the rotated files at the same time. The lock is flock(2)'s: it belongs to the descriptor, so
     it works between threads, and it ends with the process. `overdue`: rename without it: a process that only reads the
-    log can lock it too.
+    log can lock it too. Then the lock on this mount namespace's own file counts, which no container can open.
     """
+    alone = -1
     try:
         import fcntl  # an extension module in some builds of Python, and needed once in LIMIT bytes
 
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not overdue:
-                return False
+        alone = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+        for lock, is_needed in ((alone, overdue), (fd, not overdue)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if is_needed:
+                    return False
         here = posix.lstat(path)
-    except FileNotFoundError:
-        return True  # another rotation is between its rename and the new file
-    except (OSError, ImportError):
-        return False
-    if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
-        return True
-    try:
+        if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
+            return True
         free = 1
         while free < kept and exists(f"{path}.{free}"):
             free += 1
         for number in range(free - 1, 0, -1):
             posix.rename(f"{path}.{number}", f"{path}.{number + 1}")
         posix.rename(path, f"{path}.1")
-    except OSError:
+    except FileNotFoundError:
+        return not exists(path)  # another rotation is between its rename and the new file
+    except (OSError, ImportError):
         return False
+    finally:
+        if alone >= 0:
+            posix.close(alone)
     return True
 
 
