@@ -42,7 +42,8 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
 def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, journal: bool = False) -> bool:
     """Append a line of ASCII text; whether the file took it. A file or journal that cannot be written is no error.
 
-    `journal`: send it to systemd's journal too. The last three are hook.core.events.SETTINGS.
+    `journal`: send it to systemd's journal too, as each line that the node's event log does not take: a container that
+    has the log as a read-only volume can get a lease on it (fcntl(2)). The last three are hook.core.events.SETTINGS.
     """
     taken = True
     try:
@@ -50,6 +51,7 @@ def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, jo
     except OSError:
         taken = path == "/dev/null"
         if path.startswith(_OF_THE_NODE):
+            journal = True
             try:
                 append_line(LOST, b"")  # a byte: atomic, and in memory, where a full disk does not matter
             except OSError:
