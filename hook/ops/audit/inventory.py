@@ -46,6 +46,9 @@ BUNDLES = (
 )
 """Bundles of containerd's shims. `init.pid` in one has the number of the container's first process."""
 
+GVISOR = "it runs in gVisor, whose kernel shows env and mounts to the container alone"
+"""`problem` of such a container."""
+
 _DOCKER = "/var/lib/docker/containers/*/config.v2.json"
 _PODMAN = ("/var/lib/containers/storage/overlay-containers/containers.json",)
 _NAMES_LIMIT = 16 << 20
@@ -194,7 +197,7 @@ def _described(
     if process.is_headless():
         problem = HEADLESS
     elif is_sentry:
-        problem = "it runs in gVisor, whose kernel shows env and mounts to the container alone"
+        problem = GVISOR
     about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
     return Running(*about, path, identity, problem)
 
