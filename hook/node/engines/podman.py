@@ -239,7 +239,9 @@ def _older(than: float) -> int:
     count = 0
     for process in glob.glob("/proc/[0-9]*"):
         try:
-            if Path(f"{process}/comm").read_text() != "podman\n" or not systemd.is_the_nodes(process):
+            if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
+                continue
+            if not systemd.is_the_nodes(process):
                 continue
             with open(f"{process}/cmdline", "rb", buffering=0) as file:
                 arguments = file.read(4096).split(b"\0")
