@@ -103,8 +103,10 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
         Not once a file is replaced: its event is written. A cold start finds the corrected file, and has no event.
         """
-        if self._replaced:
-            return
+        if not self._replaced:
+            self._waits()
+
+    def _waits(self) -> None:
         if time.monotonic() > self._deadline:
             raise Fallback(answers.LATE)
         if time.thread_time() > self._cpu:
@@ -322,8 +324,11 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         super().report(options, verdict)
 
     def count(self, options: Options, case: Case, is_exec: bool = False) -> None:
-        """Counts a container that needed nothing, or an exec, in this process, while front waits."""
-        self.still_waits()
+        """Counts a container that needed nothing, or an exec, in this process, while front waits.
+
+        Also once a file is replaced: the start is cold then, and finds nothing to correct.
+        """
+        self._waits()
         self._memory.starts.add(options, case, is_exec)
 
 

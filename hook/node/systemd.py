@@ -173,6 +173,15 @@ def version_of(program: str, oldest: tuple[int, int]) -> tuple[int, int, int]:
     return major, minor, patch
 
 
+def is_the_nodes(process: str) -> bool:
+    """Whether a process is in this process's pid namespace, and so in no container without hostPID. Raises OSError.
+
+    A container's process can give itself a command line without an end, or in a file that does not answer (prctl(2),
+    PR_SET_MM). `process`: its directory in /proc.
+    """
+    return os.readlink(f"{process}/ns/pid") == os.readlink("/proc/self/ns/pid")
+
+
 def strings_of(pid: int, name: str) -> list[str]:
     """Returns the arguments of a process ("cmdline") or its environment ("environ"); [] if it does not run (pid 0)."""
     try:

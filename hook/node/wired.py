@@ -41,24 +41,25 @@ def record(installed: Record, store: str = STORE) -> None:
     Nothing is kept of a look beside an install or uninstall: between its writes and the restart the engine has not
     loaded what the files say.
     """
-    kept = when, before, _, gaps = _read(store)
+    kept = when, before, was_unknown, gaps = _read(store)
     is_changing = journal.is_locked()
     seen = {} if is_changing else {engine: _seen(engine, installed.parts[engine]) for engine in installed.engines()}
     if is_changing or journal.is_locked() or _read(store) != kept:
         return
     now: _Handlers = {}
-    unknown: list[str] = []
+    unknown: dict[str, int] = {}
     for engine in installed.engines():
         was = before.get(engine, {})
         wired = seen[engine]
+        known = was_unknown.get(engine, when)
         if wired is None:
-            unknown.append(engine)
+            unknown[engine] = known
         now[engine] = was if wired is None else {handler: int(handler in wired) for handler in {*was} | wired}
         for handler, value in now[engine].items():
             if value == was.get(handler, 1):
                 continue
             if not value:
-                gaps.append([engine, handler, when, 0])
+                gaps.append([engine, handler, known, 0])
             for gap in gaps if value else []:
                 gap[3] = gap[3] or (int(time.time()) if gap[:2] == [engine, handler] else 0)
             says = "is wired again" if value else "is not wired any more: its containers start without reassert"
@@ -67,7 +68,7 @@ def record(installed: Record, store: str = STORE) -> None:
     _keep(store, int(time.time()), now, unknown, gaps)
 
 
-def _keep(store: str, when: int, now: _Handlers, unknown: list[str], gaps: list[_Gap]) -> None:
+def _keep(store: str, when: int, now: _Handlers, unknown: dict[str, int], gaps: list[_Gap]) -> None:
     make_directory(store, 0o700)
     replace_file(f"{store}/{FILE}", json.dumps([when, now, unknown, gaps[-_GAPS:]]).encode())
 
@@ -104,7 +105,7 @@ def last_look(store: str = STORE) -> dict[tuple[str, str], float]:
 
 
 def gaps(store: str = STORE) -> list[_Gap]:
-    """When handlers were not wired: engine, handler, the last look before, and the first look after or 0."""
+    """When handlers were not wired: engine, handler, the last look that saw it wired, and the first look after or 0."""
     return _read(store)[3]
 
 
@@ -112,15 +113,17 @@ def forget(store: str = STORE) -> None:
     """After an install: what was wired before may not be meant to be any more. It ends the gaps."""
     now = int(time.time())
     with contextlib.suppress(OSError):
-        _keep(store, 0, {}, [], [[*gap[:3], gap[3] or now] for gap in gaps(store)])
+        _keep(store, 0, {}, {}, [[*gap[:3], gap[3] or now] for gap in gaps(store)])
 
 
-def _read(store: str) -> tuple[int, _Handlers, list[str], list[_Gap]]:
-    """The time of the last look, what was seen, the engines that did not answer, and the gaps."""
+def _read(store: str) -> tuple[int, _Handlers, dict[str, int], list[_Gap]]:
+    """When it was looked, what was seen, the engines that did not tell, with the last look that they told, the gaps."""
     try:
         trusted(f"{store}/{FILE}")
         when, found, unknown, *more = json.loads(Path(store, FILE).read_bytes())
         seen = {str(engine): dict(handlers) for engine, handlers in found.items()}
-        return int(when), seen, list(unknown), [[str(e), str(h), int(a), int(b)] for e, h, a, b in (more or [[]])[0]]
+        told = unknown if isinstance(unknown, dict) else dict.fromkeys(unknown, when)  # a list before 0.4.0
+        listed = [[str(e), str(h), int(a), int(b)] for e, h, a, b in (more or [[]])[0]]
+        return int(when), seen, {str(engine): int(last) for engine, last in told.items()}, listed
     except (OSError, ReassertError, ValueError, TypeError, AttributeError):
-        return 0, {}, [], []
+        return 0, {}, {}, []

@@ -26,7 +26,6 @@ from hook.core.policy.model import Match, Policy
 from hook.core.reserve import Edit, Reserved
 from hook.entry.write_spec import ANNOTATION, stamp
 from hook.node.engines.base import NRI
-from hook.node.probe.starter import in_sentry
 from hook.node.terminal import table
 from hook.node.words import actual, wanted, words
 
@@ -148,12 +147,12 @@ def explain(
 
 def explain_running(word: str, policy_file: str | None, store_directory: str, output: str) -> int:
     """The same for a container that runs, by its id, the beginning of its id, or its name."""
-    from hook.ops.audit.inventory import chosen, running
+    from hook.ops.audit.inventory import GVISOR, chosen, running
 
     found = chosen(word, running())
     if not found.config:
         raise ReassertError(f"{found.id} runs (process {found.pid}), but its config.json is unknown: {found.problem}")
-    return explain(found.config, policy_file, store_directory, output, runs=True, gvisor=in_sentry(found.pid))
+    return explain(found.config, policy_file, store_directory, output, runs=True, gvisor=found.problem == GVISOR)
 
 
 def policy_of(policy_file: str | None, store_directory: str) -> Policy:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import sys
 import time
 import uuid
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,8 +20,9 @@ from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import guarded
-from e2e.support import BUSYBOX, REASSERT, Bundle, Node, Running, run
+from e2e.support import BUSYBOX, REASSERT, TOP, Bundle, Node, Running, need, run
 from e2e.test_exclusive import Machine
+from hook.core.base.system import stat_of
 from hook.core.policy.store import load
 from hook.ops.audit import inventory
 from hook.ops.audit.audit import Audit, audit, read_round
@@ -278,3 +283,110 @@ def test_a_device_that_was_made_inside_is_seen(node: Node, bundle: Bundle, real:
         assert (difference["kind"], difference["rule"]) == ("device", "gpu")
         assert difference["why"].startswith("changed from inside")
         assert "/dev/shm-gpu0 in the container is" in difference["message"]
+
+
+HIDING = """\
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include <linux/prctl.h>
+
+static void *go_on(void *nothing)
+{
+	for (;;)
+		pause();
+	return nothing;
+}
+
+/* The command line is 64 GiB of zeros: the address space is the process's own (prctl(2), PR_SET_MM_MAP). */
+static int endless(void)
+{
+	const size_t size = 64UL << 30;
+	unsigned long long of[53] = {0};
+	char text[4096] = "", *at = mmap(0, size, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	FILE *stat = fopen("/proc/self/stat", "r");
+	if (at == MAP_FAILED || !stat || !fgets(text, sizeof text, stat))
+		return 1;
+	char *field = strrchr(text, ')') + 3;
+	for (int number = 4; number < 53 && (field = strchr(field, ' ')); number++)
+		sscanf(++field, "%llu", &of[number]);
+	struct prctl_mm_map map = {.start_code = of[26], .end_code = of[27], .start_stack = of[28], .start_data = of[45],
+		.end_data = of[46], .start_brk = of[47], .brk = (unsigned long)sbrk(0), .arg_start = (unsigned long)at,
+		.arg_end = (unsigned long)at + size, .env_start = of[50], .env_end = of[51], .exe_fd = -1};
+	return prctl(PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0);
+}
+
+int main(int count, char **arguments)
+{
+	pthread_t thread;
+	if (count > 1 && !strcmp(arguments[1], "endless") && endless())
+		return perror("prctl"), 1;
+	if (count > 1 && !strcmp(arguments[1], "sentry"))
+		strcpy(arguments[0], "runsc-sandbox");
+	puts("hidden");
+	fflush(stdout);
+	if (count > 1 && !strcmp(arguments[1], "headless") && !pthread_create(&thread, 0, go_on, 0))
+		pthread_exit(0);
+	for (;;)
+		pause();
+}
+"""
+
+
+def hiding(pod: Bundle, how: str) -> None:
+    """Make a container's program one that hides from who looks at it."""
+    need(shutil.which("gcc") is not None, "gcc")
+    program = pod.rootfs / "bin/a-name-that-is-as-long-as-gVisors"
+    run("gcc", "-static", "-pthread", "-x", "c", "-o", str(program), "-", input=HIDING)
+    pod.spec["process"]["args"] = [f"/bin/{program.name}", how]
+    pod.save()
+
+
+def audited(node: Node, container: Running) -> tuple[int, list[str]]:
+    """The exit status of the frozen program, and the state that it shows. It gets 1 GiB: a node has not much more."""
+    command = ["prlimit", f"--as={1 << 30}", str(REASSERT), "audit", *node.options()[:4], "-o", "json", container.id]
+    done = run(*command, check=False)
+    assert done.stdout, done.stderr
+    return done.returncode, [each["state"] for each in json.loads(done.stdout)["containers"]]
+
+
+def test_a_command_line_without_an_end_stops_nobody_who_looks_for_containers_or_starts(
+    compiled_node: Node, pod: Bundle, real: str
+) -> None:
+    hiding(pod, "endless")
+    with Running(real, pod) as container:
+        container.wait_for("hidden")
+        assert audited(compiled_node, container) == (1, ["drifted"])
+        upgrade = "from hook.node.change.tree import let_starts_end; let_starts_end(0)"
+        run("prlimit", f"--as={1 << 30}", sys.executable, "-c", upgrade, cwd=TOP)
+
+
+def test_a_container_that_calls_itself_gvisors_kernel_is_looked_at(compiled_node: Node, pod: Bundle, real: str) -> None:
+    hiding(pod, "sentry")
+    with Running(real, pod) as container:
+        container.wait_for("hidden")
+        assert audited(compiled_node, container) == (1, ["drifted"])
+
+
+def test_a_container_whose_main_thread_has_ended_is_listed(compiled_node: Node, pod: Bundle, real: str) -> None:
+    """It is a zombie to the eye, and its other threads run."""
+    hiding(pod, "headless")
+    container = Running(real, pod)
+    assert container.create() == 0, container.output()
+    try:
+        (pid,) = [container.pid()]
+        run(real, "start", container.id)
+        container.wait_for("hidden")
+        wait_for(lambda: stat_of(pid)[0] == "Z", "the main thread ends")
+        assert audited(compiled_node, container) == (2, ["unknown"])
+        (found,) = running([container.id])
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: not running([container.id]), "all threads end")
+        assert audit(read_round(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        run(real, "delete", "--force", container.id, check=False)

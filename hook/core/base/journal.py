@@ -1,4 +1,6 @@
-"""Send an event to systemd's journal, in its native protocol. Loaded only if the policy says `eventLog.journal`.
+"""Send an event to systemd's journal, in its native protocol.
+
+Loaded only if the policy says `eventLog.journal`, and for an event that the node's log does not take.
 
 Part of the start path: builtins only, and `_socket`. No call blocks: if the journal takes no more, the event is only in
 the event log's file.

@@ -42,7 +42,8 @@ def append(path: str, line: bytes, limit: int = LIMIT, kept: int = KEPT) -> None
 def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, journal: bool = False) -> bool:
     """Append a line of ASCII text; whether the file took it. A file or journal that cannot be written is no error.
 
-    `journal`: send it to systemd's journal too. The last three are hook.core.events.SETTINGS.
+    `journal`: send it to systemd's journal too, as each line that the node's event log does not take: a container that
+    has the log as a read-only volume can get a lease on it (fcntl(2)). The last three are hook.core.events.SETTINGS.
     """
     taken = True
     try:
@@ -50,6 +51,7 @@ def try_to_append(path: str, text: str, limit: int = LIMIT, kept: int = KEPT, jo
     except OSError:
         taken = path == "/dev/null"
         if path.startswith(_OF_THE_NODE):
+            journal = True
             try:
                 append_line(LOST, b"")  # a byte: atomic, and in memory, where a full disk does not matter
             except OSError:
@@ -99,32 +101,35 @@ def _rename(path: str, fd: int, status: posix.stat_result, kept: int, overdue: b
     Only the process that holds the lock on the current log file renames, and it renames that file last. So two
     processes never rename the rotated files at the same time. The lock is flock(2)'s: it belongs to the descriptor, so
     it works between threads, and it ends with the process. `overdue`: rename without it: a process that only reads the
-    log can lock it too.
+    log can lock it too. Then the lock on this mount namespace's own file counts, which no container can open.
     """
+    alone = -1
     try:
         import fcntl  # an extension module in some builds of Python, and rarely needed
 
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if not overdue:
-                return False
+        alone = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+        for lock, is_needed in ((alone, overdue), (fd, not overdue)):
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if is_needed:
+                    return False
         here = posix.lstat(path)
-    except FileNotFoundError:
-        return True  # another rotation is between its rename and the new file
-    except (OSError, ImportError):
-        return False
-    if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
-        return True
-    try:
+        if (here.st_dev, here.st_ino) != (status.st_dev, status.st_ino):
+            return True
         free = 1
         while free < kept and exists(f"{path}.{free}"):
             free += 1
         for number in range(free - 1, 0, -1):
             posix.rename(f"{path}.{number}", f"{path}.{number + 1}")
         posix.rename(path, f"{path}.1")
-    except OSError:
+    except FileNotFoundError:
+        return not exists(path)  # another rotation is between its rename and the new file
+    except (OSError, ImportError):
         return False
+    finally:
+        if alone >= 0:
+            posix.close(alone)
     return True
 
 

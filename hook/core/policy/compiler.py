@@ -20,7 +20,7 @@ from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, TooLarge, describe
 from hook.core.base.jsontext import encode
 from hook.core.base.mountinfo import LOCAL, mount_table
-from hook.core.base.system import make_directory, replace_file, timestamp, trusted
+from hook.core.base.system import make_directory, read_file, replace_file, timestamp, trusted
 from hook.core.container.identity import Identity
 from hook.core.container.start import Start
 from hook.core.facts import Container
@@ -29,7 +29,17 @@ from hook.core.plan import SHARED_PROCESSES, plan
 from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, VALUE, Env, Mount
 from hook.core.policy.model import AUDIT, ENFORCE, MIXED, Match, Policy, Rule
 from hook.core.policy.source import PolicyInvalid, Problem, Source, parse
-from hook.core.policy.store import FORMAT, NO_RULES, SOURCE_LIMIT, STORE, Stored, file_key, path_state, store_path
+from hook.core.policy.store import (
+    FORMAT,
+    LIMIT,
+    NO_RULES,
+    SOURCE_LIMIT,
+    STORE,
+    Stored,
+    file_key,
+    path_state,
+    store_path,
+)
 
 _COMPILED = ("name", "mode", "match", "trust", "env", "mounts", "deviceAllocations", "onConflict", SHARED_PROCESSES)
 """Fields of a rule that a start reads in another form than the policy file's."""
@@ -220,7 +230,10 @@ def refresh(path: str, store: str) -> str:
             compiled = compile_bytes(path, content)
         except PolicyInvalid as error:
             errors = [each.at(path) for each in error.problems if each.severity == "error"]
-    before, lines = _stored(path, store)  # last: another process may have stored it while this one compiled
+    try:
+        before, lines = _stored(path, store, waits=False)  # another process may have stored it while this one compiled
+    except BlockingIOError:  # not stored: what the policy file says counts for this start, whatever was in force
+        return _held(path, {}, [], key, errors) if compiled is None else _taken(path, compiled, key)
     last = before if before.get("format") == FORMAT else {}
     if compiled is None:
         text = _held(path, last, lines, key, errors)
@@ -230,10 +243,8 @@ def refresh(path: str, store: str) -> str:
         why, files = _lacking(compiled, last)
         if last.get("sha256") != compiled.source.sha256 and _seems_cut(content, status, last):
             why, files = f"{path}: {_CUT}", []
-        now = timestamp(time.time_ns())
-        since = last["since"] if last.get("sha256") == compiled.source.sha256 else now
-        taken = _text(_header(path, compiled.header, key, now, since), compiled.lines)
-        text = _held(path, last, lines, key, [why], files) if why else taken
+        since = last["since"] if last.get("sha256") == compiled.source.sha256 else ""
+        text = _held(path, last, lines, key, [why], files) if why else _taken(path, compiled, key, since)
     try:
         make_directory(store, 0o700)
         replace_file(store_path(path, store), text.encode("ascii"))
@@ -336,6 +347,12 @@ def _held(
     return _text({**(last or _header(path, NO_RULES)), **held}, lines if last else [])
 
 
+def _taken(path: str, compiled: Compiled, key: list[int], since: str = "") -> str:
+    """The store's text for a policy file that is in force from now on, or `since` then."""
+    now = timestamp(time.time_ns())
+    return _text(_header(path, compiled.header, key, now, since or now), compiled.lines)
+
+
 def _text(header: dict[str, Any], lines: list[str]) -> str:
     return "\n".join([encode(header), *lines, ""])
 
@@ -346,12 +363,20 @@ def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[st
     return (header, lines) if header.get("format") == FORMAT else (None, [])
 
 
-def _stored(path: str, store: str) -> tuple[dict[str, Any], list[str]]:
-    """The same of any format; an empty header if there is none."""
+def _stored(path: str, store: str, waits: bool = True) -> tuple[dict[str, Any], list[str]]:
+    """The same of any format; an empty header if there is none.
+
+    `waits`: for the end of a lease (fcntl(2)), which a container can have that has the store as a read-only volume.
+    Raises BlockingIOError without.
+    """
+    file = store_path(path, store)
     try:
-        trusted(store_path(path, store))
-        first, *lines = Path(store_path(path, store)).read_text("ascii").splitlines()
+        trusted(file)
+        data = Path(file).read_bytes() if waits else read_file(file, LIMIT)
+        first, *lines = data.decode("ascii").splitlines()
         header = json.loads(first)
+    except BlockingIOError:
+        raise
     except (OSError, ValueError, ReassertError):
         return {}, []
     return (header, lines) if isinstance(header, dict) else ({}, [])

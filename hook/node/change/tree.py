@@ -22,7 +22,7 @@ from pathlib import Path
 from hook.entry.cmdline import EDITING_VERBS
 from hook.entry.dispatcher import FRONT, START, start_text
 from hook.node.errors import NodeError
-from hook.node.systemd import wait_until
+from hook.node.systemd import is_the_nodes, wait_until
 
 PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
@@ -52,6 +52,9 @@ _EXECUTED = 0.05
 _VERBS = {verb.encode() for verb in EDITING_VERBS}
 _OF_A_START = (b"--bundle", b"--process", b"--resources")
 """Options that engines give with them."""
+
+_LINE = 1 << 16
+"""Bytes of a command line that are looked at."""
 
 _PATIENCE = 10
 """Seconds after which a replaced program that still runs is left to the next install or uninstall."""
@@ -195,9 +198,13 @@ def _is_start(process: str) -> bool:
     """Whether a process is a start, as front, as sh, as this program or as a runtime: all have the same arguments.
 
     It may be one while execve(2) has not set its arguments yet: it has an executable, unlike a kernel thread or zombie.
+    Only this user's are looked at, which is root, and no container's (hook.node.systemd.is_the_nodes).
     """
     try:
-        line = Path(f"{process}/cmdline").read_bytes()
+        if os.stat(process).st_uid != os.geteuid() or not is_the_nodes(process):
+            return False
+        with open(f"{process}/cmdline", "rb", buffering=0) as file:
+            line = file.read(_LINE)
         if not line:
             return bool(os.readlink(f"{process}/exe"))
     except OSError:

@@ -240,7 +240,10 @@ def _older(than: float) -> int:
         try:
             if Path(f"{process}/comm").read_text() != "podman\n" or not os.path.samefile(f"{process}/root", "/"):
                 continue
-            arguments = Path(f"{process}/cmdline").read_bytes().split(b"\0")
+            if not systemd.is_the_nodes(process):
+                continue
+            with open(f"{process}/cmdline", "rb", buffering=0) as file:
+                arguments = file.read(4096).split(b"\0")
             ticks = stat_of(os.path.basename(process))[19]
         except OSError:  # the process has ended
             continue

@@ -205,11 +205,20 @@ class Starter(Protocol):
 
 
 def in_sentry(pid: int) -> bool:
-    """Whether a process is gVisor's, whose kernel shows the container's env and mounts to the container alone."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"runsc-sandbox\0")
-    except OSError:
-        return False
+    """Whether a process is gVisor's, whose kernel shows the container's env and mounts to the container alone.
+
+    A process without rights reads the beginning of its command line (hook.node.workers), which is the process's own
+    memory: without an end, or on a file system that does not answer, if it likes (prctl(2), PR_SET_MM).
+    """
+
+    def take() -> int:
+        try:
+            return os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return -1
+
+    name = b"runsc-sandbox\0"
+    return workers.apart(take, lambda fd: fd >= 0 and os.read(fd, len(name)) == name) is True
 
 
 @dataclass(frozen=True)
@@ -247,11 +256,23 @@ class Process:
         return found
 
     def executed(self, before: set[int]) -> tuple[int, list[str]] | None:
-        """Returns pid and environment of a process with this marker that is not in `before`; None if none yet."""
-        for pid, entries in environs(processes() - before).items():
+        """Returns pid and environment of a process with this marker that is not in `before`; None if none yet.
+
+        No process outside of the container is looked at: one of them can make a look at its environment wait for ever.
+        """
+        there = _mount_namespace(self.pid)
+        for pid, entries in environs({pid for pid in processes() - before if _mount_namespace(pid) == there}).items():
             if f"{MARKER}={self.token}" in entries:
                 return pid, entries
         return None
+
+
+def _mount_namespace(pid: int) -> str:
+    """A process's mount namespace, "" if it has ended."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/mnt")
+    except OSError:
+        return ""
 
 
 def processes() -> set[int]:

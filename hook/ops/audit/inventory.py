@@ -33,7 +33,7 @@ from hook.core.facts.cri import learn
 from hook.core.policy.model import Policy
 from hook.core.policy.store import KUBELET_ROOT, STORE
 from hook.node.probe.starter import in_sentry
-from hook.ops.audit.process import ContainerGone, Process, when
+from hook.ops.audit.process import HEADLESS, ContainerGone, Process, when
 from hook.ops.events.reader import seconds_of
 
 STATES = ("/run/containerd/runc/*", "/run/docker/runtime-*/*", "/run/runc", "/run/crun", "/run/youki", "/run/runsc")
@@ -45,6 +45,9 @@ BUNDLES = (
     "/run/docker/containerd/daemon/io.containerd.runtime.v2.task/*/*",
 )
 """Bundles of containerd's shims. `init.pid` in one has the number of the container's first process."""
+
+GVISOR = "it runs in gVisor, whose kernel shows env and mounts to the container alone"
+"""`problem` of such a container."""
 
 _DOCKER = "/var/lib/docker/containers/*/config.v2.json"
 _PODMAN = ("/var/lib/containers/storage/overlay-containers/containers.json",)
@@ -161,7 +164,8 @@ def from_state(directory: str, names: dict[str, str] | None = None) -> Running |
             return None
         with Process(pid, started) as process:
             created = seconds_of(record.get("created")) or when(process.started)
-            return _described(container_id, process, bundle, directory, created, names or {})
+            is_sentry = isinstance(record.get("sandbox"), dict)  # runsc's record, which no process can write over
+            return _described(container_id, process, bundle, directory, created, names or {}, is_sentry)
     except ContainerGone:
         return None
     except (ReassertError, OSError) as error:
@@ -169,17 +173,25 @@ def from_state(directory: str, names: dict[str, str] | None = None) -> Running |
 
 
 def _described(
-    container_id: str, process: Process, bundle: str, state: str, created: float, names: dict[str, str]
+    container_id: str,
+    process: Process,
+    bundle: str,
+    state: str,
+    created: float,
+    names: dict[str, str],
+    is_sentry: bool,
 ) -> Running:
-    """The container with what its config.json says."""
+    """The container with what its config.json says. Raises ContainerGone."""
     identity = None
     path, problem = f"{bundle.rstrip('/')}/config.json", ""
     try:
         identity = prove(identify(Spec(read_file(path, LIMIT), path)), KUBELET_ROOT)
     except (ReassertError, OSError) as error:
         path, problem = "", describe(error)
-    if in_sentry(process.pid):
-        problem = "it runs in gVisor, whose kernel shows env and mounts to the container alone"
+    if process.is_headless():
+        problem = HEADLESS
+    elif is_sentry:
+        problem = GVISOR
     about = (container_id, process.pid, process.started, bundle, state, created, names.get(container_id, ""))
     return Running(*about, path, identity, problem)
 
@@ -202,7 +214,8 @@ def _of_bundles(recorded: set[str], names: dict[str, str]) -> Iterator[Running]:
             try:
                 with Process(int(read_file(f"{bundle}/init.pid", 64))) as process:
                     if any(container_id in group for group in process.cgroups()):
-                        yield _described(container_id, process, bundle, "", when(process.started), names)
+                        began, is_sentry = when(process.started), in_sentry(process.pid)
+                        yield _described(container_id, process, bundle, "", began, names, is_sentry)
             except FileNotFoundError:
                 if _age(f"{bundle}/config.json") > _CREATING:
                     problem = "its runtime keeps no record that shows a process (kata?)"
@@ -232,7 +245,7 @@ def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) ->
             continue
         try:
             with Process(pid) as process:
-                namespace = process.mount_namespace()
+                namespace = "" if process.is_headless() else process.mount_namespace()  # it has none any more
                 if namespace in namespaces:
                     continue
                 container_id = _id_in(process.cgroups())
@@ -245,7 +258,7 @@ def _of_processes(known: set[int], recorded: set[str], names: dict[str, str]) ->
                     names.get(container_id, ""),
                     problem=where,
                 )
-        except (ContainerGone, OSError, ValueError):
+        except (ReassertError, OSError, ValueError):
             continue
 
 
@@ -254,7 +267,7 @@ def _is_first(process: Process, namespace: str, container_id: str) -> bool:
     try:
         with Process(process.parent()) as parent:
             return parent.mount_namespace() != namespace and _id_in(parent.cgroups()) != container_id
-    except (ContainerGone, OSError):
+    except (ReassertError, OSError):
         return True
 
 
@@ -266,7 +279,7 @@ def _of_known(pids: set[int]) -> tuple[set[str], set[str]]:
             with Process(pid) as process:
                 namespaces.add(process.mount_namespace())
                 ids.add(_id_in(process.cgroups()))
-        except (ContainerGone, OSError):
+        except (ReassertError, OSError):
             continue
     return namespaces, ids
 

@@ -8,7 +8,7 @@ from functools import cache
 from types import TracebackType
 from typing import Self
 
-from hook.core.base.errors import ReassertError
+from hook.core.base.errors import ReassertError, Undecided
 from hook.core.base.system import read_fd
 from hook.node.running import Taken
 
@@ -19,6 +19,10 @@ limits of what /proc shows (prctl(2), PR_SET_MM)."""
 _SMALL = 1 << 16
 
 
+HEADLESS = "its first process has ended its main thread, and with it what /proc shows of its env and mounts"
+"""Why a container cannot be looked at whose other threads run on."""
+
+
 class ContainerGone(ReassertError):
     """The process ended, or its number is another process's now."""
 
@@ -26,7 +30,7 @@ class ContainerGone(ReassertError):
 class Process:
     """A process. `started`: when it started, in clock ticks since the boot; 0: as it is now.
 
-    Raises ContainerGone if there is no such process, or if it is a zombie.
+    Raises ContainerGone if there is no such process, or if it has ended.
     """
 
     def __init__(self, pid: int, started: int = 0) -> None:
@@ -38,8 +42,8 @@ class Process:
         except OSError:
             raise ContainerGone(f"process {pid} is gone") from None
         try:
-            self.started = started or self._stat()[1]
-            self.check()
+            self.started = started or int(self._fields()[19])
+            self.is_headless()
         except BaseException:
             self.close()
             raise
@@ -82,10 +86,17 @@ class Process:
         return self._mounts
 
     def check(self) -> None:
-        """Raises ContainerGone if the process has ended, is a zombie, or is another one than was meant."""
-        state, started = self._stat()
-        if state in "ZXx" or started != self.started:
+        """Raises ContainerGone unless the process is there, and is the one that was meant; Undecided if headless."""
+        if self.is_headless():
+            raise Undecided(HEADLESS)
+
+    def is_headless(self) -> bool:
+        """Whether its main thread has ended and others run: a zombie to the eye. Raises ContainerGone as `check`."""
+        fields = self._fields()
+        is_zombie = fields[0] in "ZXx"
+        if int(fields[19]) != self.started or (is_zombie and int(fields[17]) < 2):
             raise ContainerGone(f"process {self.pid} is gone")
+        return is_zombie
 
     def environ(self) -> list[str]:
         """The env that its last execve(2) was given, as the kernel finds it in the process's memory.
@@ -110,25 +121,27 @@ class Process:
         try:
             return posix.readlink("ns/mnt", dir_fd=self._directory)
         except (FileNotFoundError, ProcessLookupError):
-            raise ContainerGone(f"process {self.pid} is gone") from None
+            raise self._ended("ns/mnt") from None
 
     def parent(self) -> int:
         """The number of its parent process. Raises ContainerGone."""
         return int(self._fields()[1])
 
-    def _stat(self) -> tuple[str, int]:
-        fields = self._fields()
-        return fields[0], int(fields[19])
-
     def _fields(self) -> list[str]:
         """Its state and what follows in stat (proc(5)). The name before it can have any characters, also brackets."""
         return self._read("stat", _SMALL).rpartition(b")")[2].decode().split()
+
+    def _ended(self, name: str) -> ReassertError:
+        """Why there is no such file of it."""
+        if name != "stat":
+            self.check()
+        return ContainerGone(f"process {self.pid} is gone")
 
     def _open(self, name: str) -> int:
         try:
             return posix.open(name, posix.O_RDONLY | posix.O_CLOEXEC, dir_fd=self._directory)
         except (FileNotFoundError, ProcessLookupError):
-            raise ContainerGone(f"process {self.pid} is gone") from None
+            raise self._ended(name) from None
 
     def _read(self, name: str, limit: int) -> bytes:
         held = self._opened.get(name, -1)
@@ -137,7 +150,7 @@ class Process:
             posix.lseek(fd, 0, os.SEEK_SET)
             return read_fd(fd, limit, f"/proc/{self.pid}/{name}")
         except (FileNotFoundError, ProcessLookupError):
-            raise ContainerGone(f"process {self.pid} is gone") from None
+            raise self._ended(name) from None
         finally:
             if fd != held:
                 posix.close(fd)

@@ -25,7 +25,7 @@ from hook.agent.memory import Memory
 from hook.agent.service import listener_at
 from hook.agent.work import Asking, answer
 from hook.core.base.errors import ReassertError, Usage
-from hook.core.decide import Verdict
+from hook.core.decide import Case, Verdict
 from hook.core.linux.mountns import own_directories
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
@@ -495,3 +495,16 @@ def test_correction_that_is_in_place_has_its_event_though_front_waits_no_longer(
         assert cold(other.report, options, verdict) == LATE, "nothing was replaced"
     [line] = Path(agent.memory.events).read_text().splitlines()
     assert json.loads(line)["event"] == "container.edited"
+
+
+def test_exec_that_went_cold_after_its_file_was_replaced_is_counted_once(agent: Agent, here: int) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        request = protocol.Request(agent.frame("exec", "0a"))
+        caller = Asking(agent.memory, request, Client(ours, agent.front.pid, 0o22), here)
+        options, case = caller.options(request), Case("runtime", "0a", agent.memory.policy)
+        caller.replace(str(agent.config), b"{}")
+        caller.count(options, case, is_exec=True)
+        theirs.close()
+        assert cold(caller.count, options, case, is_exec=True) == LATE
+    assert [len(each["starts"]) for each in agent.memory.starts.as_json()] == [1]

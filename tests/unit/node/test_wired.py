@@ -67,6 +67,34 @@ def test_a_change_is_an_event_and_what_is_not_known_is_no_sample(machine: Machin
     )
 
 
+def test_a_gap_begins_at_the_last_look_at_which_the_engine_told(machine: Machine) -> None:
+    """Not at a later one at which it did not answer: it may have been unwired by then."""
+    machine.crio()
+    machine.program("crun", ":")
+    machine.unit("crio.service", 0)
+    record = Record("/nowhere", {"crio": OwnerRecord(adapters=["hook"])})
+    hooks = machine.file(
+        "/etc/crio/crio.conf.d/99-reassert.conf", 'crio.runtime.hooks_dir = ["/etc/reassert/hooks.d/crio"]\n'
+    )
+    looked = Path(STORE, wired.FILE)
+    with machine.crio_daemon() as load:
+        wired.record(record)
+        when, *rest = json.loads(looked.read_text())
+        looked.write_text(json.dumps([when - 180, *rest]))
+        Path("/var/run/crio/crio.sock").rename("/var/run/crio/away")
+        for minutes in (2, 1):
+            wired.record(record)
+            _, *rest = json.loads(looked.read_text())
+            looked.write_text(json.dumps([when - 60 * minutes, *rest]))
+        Path("/var/run/crio/away").rename("/var/run/crio/crio.sock")
+        hooks.unlink()
+        load()
+        wired.record(record)
+    assert wired.gaps() == [[*CRUN, when - 180, 0]]
+    looked.write_text(json.dumps([when, {"crio": {"crun": 1}}, ["crio"], []]))  # of an earlier version
+    assert wired.last_look() == {}
+
+
 def test_the_plugin_counts_where_it_is_a_service_of_the_node(machine: Machine) -> None:
     machine.crio()
     machine.program("crun", ":")

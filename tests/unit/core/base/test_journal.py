@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,34 @@ def test_an_event_has_its_own_fields_and_stays_in_the_file(journald: socket.sock
         ("REASSERT_PROBE", "1"),
         ("REASSERT_JSON", line),
     ]
+
+
+LEASE = """
+import fcntl, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(file := open(sys.argv[1], "rb"), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_event_that_the_nodes_log_does_not_take_is_there(journald: socket.socket, tmp_path: Path) -> None:
+    """A container of uid 0 with a read-only volume of the log takes a lease on it: no open(2) to write succeeds."""
+    node, another = Path(events.EVENTS), tmp_path / "l"
+    text = json.dumps(event("denied", "web-0", 1, level="error"))
+    for log in (another, node):
+        assert try_to_append(str(log), text)
+        command = [sys.executable, "-c", LEASE, str(log)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+            assert other.stdout
+            other.stdout.readline()
+            assert not try_to_append(str(log), text)
+            other.kill()
+        assert log.read_text() == text + "\n"
+    assert dict(received(journald.recv(1 << 18)))["REASSERT_JSON"] == text
+    journald.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        journald.recv(1)
 
 
 def test_a_pods_text_is_no_field(journald: socket.socket, tmp_path: Path) -> None:

@@ -128,6 +128,24 @@ def test_a_rotation_that_somebody_else_has_under_way_is_not_waited_for(root_dir:
     assert log.read_bytes() == b"3\n"
 
 
+def test_a_reader_that_locks_the_log_for_ever_stops_no_rotation_and_two_never_rotate_at_once(root_dir: Path) -> None:
+    """A container can have the log as a read-only volume. Two that rotate without its lock could lose a whole file."""
+    import fcntl
+
+    log = root_dir / "l"
+    append(str(log), b"1")
+    os.truncate(log, logfile.OVERDUE + 3)  # no disk space is used: a hole
+    with log.open("rb") as reader, open("/proc/self/ns/mnt", "rb") as another:
+        fcntl.flock(reader, fcntl.LOCK_EX)
+        fcntl.flock(another, fcntl.LOCK_EX)  # another process is between its renames
+        append(str(log), b"2", limit=1)
+        assert files(log) == ["l"]
+        fcntl.flock(another, fcntl.LOCK_UN)
+        while files(log) == ["l"]:  # this machine may have another log that is rotated just now
+            append(str(log), b"3", limit=1)
+    assert log.read_bytes() == b"3\n"
+
+
 def test_a_lock_of_one_that_died_is_gone(root_dir: Path) -> None:
     log = root_dir / "l"
     append(str(log), b"1")
