@@ -209,15 +209,23 @@ def cgroup_rules(container: Running) -> list[tuple[str, int, int, str]]:
     return found
 
 
-@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime", "agent"])
 @pytest.mark.parametrize("name", [name for name in EACH if "crun" in name])
 def test_a_container_without_a_cgroup_is_refused(machine: Machine, name: str, adapter: str) -> None:
     """`podman run --cgroups=disabled` has crun make none, so no rule closes a device."""
     real = real_runtime(name, machine.node.directory)
     machine.give("/dev/gpu1", 1)
-    container = guarded(adapter, real, machine.node, machine.bundle)
+    container = guarded(adapter.replace("agent", "wrapper"), real, machine.node, machine.bundle)
+    agent = Agent(machine.node)
+    if adapter == "agent":
+        agent.start()
+        container.runtime = agent.only_warm(agent.dispatcher(real))
     container.options = ("--cgroup-manager=disabled",)
-    assert "the container has no cgroup (--cgroup-manager=disabled)" in refusal(machine, container)
+    try:
+        assert "the container has no cgroup (--cgroup-manager=disabled)" in refusal(machine, container)
+    finally:
+        if agent.process:
+            agent.stop()
 
 
 @pytest.fixture
