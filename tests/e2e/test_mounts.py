@@ -216,6 +216,12 @@ def test_read_only_mount_of_the_pod_that_a_later_volume_leads_to_the_reserved_on
     holds(way, node, bundle, f"company-ca: the mount {at} of the container leads to the reserved mount", *others)
 
 
+def test_read_only_tmpfs_above_that_the_rule_lets_through_starts(each: str, node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, volumesAbove: Allow"))
+    bundle.spec["mounts"].append({"destination": "/etc", "type": "tmpfs", "source": "tmpfs", "options": ["ro"]})
+    holds((each, "wrapper"), node, bundle)
+
+
 OPTIONS = ("nosuid", "nodev", "noexec")
 
 

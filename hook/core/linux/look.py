@@ -32,7 +32,7 @@ _NOBODYS = ("proc", "sysfs")
 _THE_KERNELS = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
 """File systems that may be mounted often, and in which no container makes a link."""
 
-_DEVICE, _DEVICES = "device", "a device's directory"
+_DEVICE, _DEVICES, _REMOUNTED = "device", "a device's directory", "the mount"
 
 _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
@@ -503,7 +503,7 @@ class View:
             for edit, own in places:
                 if what == _DEVICE and not edit.can_be_written():
                     continue
-                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
+                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES, _REMOUNTED))):
                     problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and edit.name not in allowed:
                     problem = changeable
@@ -590,7 +590,7 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
     for mount in spec.mounts:
         at, options = str(mount["destination"]), mount.get("options")
         if isinstance(options, list) and "ro" in options and (mount.get("type") == "tmpfs" or clean(at) == "/dev"):
-            found += [("the mount", path) for path in dict.fromkeys((at, clean(at)))]
+            found += [(_REMOUNTED, path) for path in dict.fromkeys((at, clean(at)))]
     for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
         listed = spec.linux.get(member)
         found += [(what, path) for path in listed or [] if isinstance(path, str)]
