@@ -154,15 +154,14 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Raises Fallback: the agent's parent is not the runtime."""
         raise Fallback(answers.BUNDLE)
 
-    def is_restore(self) -> bool:
-        """Returns whether the runtime restores a checkpoint: front's parent."""
+    def runtimes_arguments(self) -> list[str]:
+        """Returns the arguments of front's parent."""
         try:
             parent = stat_of(self._pid)[1]
             with open(f"/proc/{parent}/cmdline", "rb") as file:
-                arguments = file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")
+                return file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")[1:-1]
         except OSError:
-            return False
-        return hooks.restores(arguments[1:-1])
+            return []
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises Fallback if it is too large, and as a cold start does."""

@@ -48,12 +48,12 @@ class HookCaller(Caller):
         command = read_file(f"/proc/{posix.getppid()}/cmdline", LIMIT).decode("utf-8", "surrogateescape")
         return command.split("\0")[1:-1]
 
-    def is_restore(self) -> bool:
-        """Returns whether the runtime restores a checkpoint. Only its command line shows this."""
+    def runtimes_arguments(self) -> "list[str]":
+        """Returns the runtime's arguments, none if it is in another pid namespace."""
         try:
-            return restores(self.parents_arguments())
-        except OSError:  # the runtime is in another pid namespace
-            return False
+            return self.parents_arguments()
+        except OSError:
+            return []
 
 
 def main(arguments: "list[str]") -> int:
@@ -137,7 +137,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         return identify(spec), spec
 
     def act(decided: Plan, spec: Spec) -> Done:
-        if HANDED_ON not in options.flags and caller.is_restore():
+        if HANDED_ON not in options.flags and restores(caller.runtimes_arguments()):
             from hook.entry.exec import not_restored  # few containers are restored
 
             return Done(NOWHERE, not_restored(decided, case), [])
@@ -176,6 +176,15 @@ def restores(arguments: "list[str]") -> bool:
     from hook.entry.cmdline import Invocation
 
     return Invocation(arguments).verb == "restore"
+
+
+def makes_no_cgroup(arguments: "list[str]") -> bool:
+    """Whether a runtime that has these arguments makes no cgroup: crun for `podman run --cgroups=disabled`."""
+    if not any("disabled" in argument for argument in arguments):
+        return False
+    from hook.entry.cmdline import Invocation
+
+    return Invocation(arguments).global_value("cgroup-manager") == "disabled"
 
 
 def _bundle_of_crun(state: State, caller: HookCaller) -> str:
@@ -280,9 +289,16 @@ def _look(
     rootfs = write_spec.rootfs(spec, bundle)
     done = Done(CONTAINER, [], [], draft=draft)
     if decided.closed is not None:
-        from hook.core.linux.lookdevices import look_at_devices
+        from hook.core.linux.lookdevices import look_at_cgroups, look_at_devices
 
-        done.denials = look_at_devices(pid, rootfs, decided.closed)
+        if decided.closed.nodes and makes_no_cgroup(caller.runtimes_arguments()):
+            rule, path = next(iter(decided.closed.nodes.values()))
+            message = f"the container has no cgroup (--cgroup-manager=disabled), and could open {named(path)}"
+            done.denials = [Reason(rule.name, devices.KIND, message)]
+            return done
+        done.denials = look_at_devices(pid, rootfs, decided.closed) or look_at_cgroups(
+            pid, rootfs, decided.closed, spec
+        )
     if decided.alone and not done.denials:
         done.denials = look_at_processes(pid, rootfs, decided.alone)
     if decided.node_paths_of_reassert and not done.denials:

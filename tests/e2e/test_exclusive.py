@@ -209,6 +209,74 @@ def cgroup_rules(container: Running) -> list[tuple[str, int, int, str]]:
     return found
 
 
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime", "agent"])
+@pytest.mark.parametrize("name", [name for name in EACH if "crun" in name])
+def test_a_container_without_a_cgroup_is_refused(machine: Machine, name: str, adapter: str) -> None:
+    """`podman run --cgroups=disabled` has crun make none, so no rule closes a device."""
+    real = real_runtime(name, machine.node.directory)
+    machine.give("/dev/gpu1", 1)
+    container = guarded(adapter.replace("agent", "wrapper"), real, machine.node, machine.bundle)
+    agent = Agent(machine.node)
+    if adapter == "agent":
+        agent.start()
+        container.runtime = agent.only_warm(agent.dispatcher(real))
+    container.options = ("--cgroup-manager=disabled",)
+    try:
+        assert "the container has no cgroup (--cgroup-manager=disabled)" in refusal(machine, container)
+    finally:
+        if agent.process:
+            agent.stop()
+
+
+@pytest.fixture
+def cgroups(machine: Machine) -> Iterator[Path]:
+    """Of cgroup v1, in a directory with the devices controller mounted in it, as /sys/fs/cgroup is."""
+    devices = Path("/sys/fs/cgroup/devices")
+    need((devices / "cgroup.procs").exists(), "cgroup v1, in which any process of root can go to any cgroup")
+    above = machine.node.directory / "cgroups"
+    (above / "devices").mkdir(parents=True)
+    run("mount", "--bind", str(devices), str(above / "devices"))
+    yield above
+    run("umount", "--lazy", str(above / "devices"))
+
+
+LEAVE = "echo 0 > /cgroups/{}cgroup.procs; mknod /dev/left c 240 0; exec cat /dev/left"
+
+
+@pytest.mark.parametrize("options", [[], ["ro"]], ids=["rw", "ro"])
+@pytest.mark.parametrize("below", ["", "devices/"])
+def test_volume_of_cgroups_lets_no_process_go_to_another_one(
+    machine: Machine, pair: tuple[str, str], cgroups: Path, below: str, options: list[str]
+) -> None:
+    """A process of root that writes there is in a cgroup without rules. `ro` is kubelet's: not of what is below it."""
+    machine.give("/dev/gpu1", 1)
+    machine.bundle.bind(cgroups if below else cgroups / "devices", "/cgroups", *options)
+    container = guarded(pair[1], pair[0], machine.node, machine.bundle)
+    if not options:
+        told = refusal(machine, container)
+        assert f"the volume /cgroups{'/devices' if below else ''} can be written, and has cgroups in which" in told
+        return
+    with container:
+        command = [container.runtime, "exec", container.id, "/bin/sh", "-c", LEAVE.format(below)]
+        assert "/dev/left': Operation not permitted" in run(*command, check=False).stderr
+        machine.check(container)
+
+
+def test_volume_of_cgroups_without_rules_for_devices_stays_writable(
+    machine: Machine, pair: tuple[str, str], cgroups: Path
+) -> None:
+    """podman mounts the hierarchy of systemd into a container with systemd, on cgroup v1."""
+    machine.give("/dev/gpu1", 1)
+    (cgroups.parent / "freezer").mkdir()
+    machine.bundle.bind(cgroups.parent / "freezer", "/cgroups")
+    run("mount", "--bind", "/sys/fs/cgroup/freezer", str(cgroups.parent / "freezer"))
+    try:
+        with guarded(pair[1], pair[0], machine.node, machine.bundle) as container:
+            assert container.mounts("/cgroups")[0][2].startswith("rw")
+    finally:
+        run("umount", str(cgroups.parent / "freezer"))
+
+
 def test_volume_devices(machine: Machine, real: str) -> None:
     """A block volume is the pod author's to name: a volume of a closed disk, and a path of a closed name."""
     machine.give("/dev/gpu1", 1)

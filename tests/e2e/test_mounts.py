@@ -195,6 +195,48 @@ def test_masked_path_in_a_volume(
     holds(way, node, bundle, "company-ca: masked path /sys/firmware of the container is in the volume /sys")
 
 
+@pytest.mark.parametrize("kind", ["tmpfs", "dev"])
+def test_read_only_mount_of_the_pod_that_a_later_volume_leads_to_the_reserved_one(
+    way: tuple[str, str], node: Node, bundle: Bundle, kind: str
+) -> None:
+    """runc sets `ro` of a tmpfs and of /dev by the path, after all hooks, and takes other options off what is there."""
+    node.compile(DIRECTORY.replace("true}", "true, options: [rbind, rprivate, nosuid, nodev, noexec]}"))
+    pods = volume(bundle, "data")
+    (pods / "x").symlink_to("/etc/ssl")
+    (bundle.rootfs / "a/b/x").mkdir(parents=True)
+    at = "/l" if kind == "tmpfs" else "/dev"
+    if kind == "tmpfs":
+        bundle.spec["mounts"].append({"destination": at, "type": "tmpfs", "source": "tmpfs", "options": ["ro"]})
+    else:
+        bundle.spec["mounts"] = [m for m in bundle.spec["mounts"] if not m["destination"].startswith("/dev")]
+        bundle.bind(volume(bundle, "dev"), at, "ro")
+    link(bundle, at, "/a/b/x")
+    bundle.bind(pods, "/a/b")
+    others = ["/dev/ptmx", "/dev, in which devices are made, may be in the volume /a/b"] if kind == "dev" else []
+    holds(way, node, bundle, f"company-ca: the mount {at} of the container leads to the reserved mount", *others)
+
+
+def test_read_only_tmpfs_above_that_the_rule_lets_through_starts(each: str, node: Node, bundle: Bundle) -> None:
+    node.compile(DIRECTORY.replace("readOnly: true", "readOnly: true, volumesAbove: Allow"))
+    bundle.spec["mounts"].append({"destination": "/etc", "type": "tmpfs", "source": "tmpfs", "options": ["ro"]})
+    holds((each, "wrapper"), node, bundle)
+
+
+OPTIONS = ("nosuid", "nodev", "noexec")
+
+
+@pytest.mark.parametrize("own", [["ro"], ["ro", "nosuid"], ["rro"], ["rw"]], ids="-".join)
+def test_mount_of_the_same_directory_with_fewer_options(
+    way: tuple[str, str], node: Node, bundle: Bundle, own: list[str]
+) -> None:
+    """A hook alone finds the node's directory there already. crun before 1.28 sets `ro` later, without the others."""
+    node.compile(DIRECTORY.replace("true}", f"true, options: [rbind, rprivate, {', '.join(OPTIONS)}]}}"))
+    bundle.bind(node.ca, "/etc/ssl", *own)
+    with guarded(way[1], way[0], node, bundle) as container:
+        assert {"ro", *OPTIONS} <= set(container.mounts("/etc/ssl")[-1][2].split(","))
+        assert container.exec("/bin/cat", RESERVED) == "company\n"
+
+
 # Volumes
 
 

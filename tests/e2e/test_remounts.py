@@ -89,6 +89,38 @@ def test_remounted_reserved_mount_cannot_be_written(
         assert "remountable" not in event
 
 
+IDMAPPING = [{"containerID": 0, "hostID": 0, "size": 65536}]
+
+
+@pytest.mark.parametrize("at", ["/etc/ssl", "/etc/ssl/below"])
+def test_mount_that_its_user_has_idmapped_cannot_be_written(
+    pair: tuple[str, str], node: Node, bundle: Bundle, at: str
+) -> None:
+    """`podman run --volume …:ro,idmap`: root stays root there, and the kernel idmaps no mount twice."""
+    ca(node)
+    (node.ca / "below").mkdir()
+    (bundle.directory.parent / "below").mkdir(parents=True)
+    (bundle.directory.parent / "below/file").write_text("below\n")
+    run("mount", "--bind", str(bundle.directory.parent / "below"), str(node.ca / "below"))
+    try:
+        before = files(node.ca)
+        node.compile(DIRECTORY)
+        bundle.bind(node.ca, "/etc/ssl", "ro", "rprivate")
+        if at != "/etc/ssl":
+            bundle.bind(node.ca / "below", at, "ro", "rprivate")
+        bundle.spec["mounts"][-1].update(uidMappings=IDMAPPING, gidMappings=IDMAPPING)
+        if "crun" in Path(pair[0]).name:  # runc needs no option, and before 1.2 knows none
+            bundle.spec["mounts"][-1]["options"].append("idmap")
+        with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
+            below = "/bin/busybox mount -o remount,bind,rw none /etc/ssl/below; echo evil >> /etc/ssl/below/file"
+            container.exec("/bin/sh", "-c", f"{below}; {ATTACK.format(at='/etc/ssl')}")
+            assert container.exec("/bin/cat", "/etc/ssl/below/file") == "below\n"
+            assert files(node.ca) == before
+            assert not [event for event in node.logged() if "remountable" in event]
+    finally:
+        run("umount", "--lazy", str(node.ca / "below"))
+
+
 def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
     """What the node has mounted below the hostPath is unwritable too; a volume keeps its own options."""
     ca(node)

@@ -211,12 +211,16 @@ class Bundle:
         source = feature["source"]
         if source.startswith("volume:"):
             source = str(self.volumes / source.removeprefix("volume:"))
-        return {
+        made = {
             "destination": feature["destination"],
             "type": feature.get("type", "bind"),
-            "source": source,
+            "source": self.node.placed(source),
             "options": feature.get("options", ["rbind", "rprivate"]),
         }
+        if feature.get("idmap"):
+            same = [{"containerID": 0, "hostID": 0, "size": 65536}]
+            made.update(uidMappings=same, gidMappings=same)
+        return made
 
     def _apply_security(self, spec: dict[str, Any]) -> None:
         case, linux, process = self.case, spec["linux"], spec["process"]

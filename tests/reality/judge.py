@@ -44,6 +44,9 @@ LATER = " after the sidecar"
 MOST_CPU, MOST_PEAK = 1.0, 200 * 1024
 """Seconds of CPU and KiB of memory that a start may take beside those of the runtime alone."""
 
+RESTRICTING = ("nosuid", "nodev", "noexec")
+"""Options of a rule's mount that take something from the container, beside `ro`."""
+
 EXECS = ("runtime", "both")
 """Adapters that promise something about the env of `exec`."""
 
@@ -250,6 +253,10 @@ class AuditedRules:
             if (seen.device, seen.inode) != (true.device, true.inode) or seen.error or seen.content != true.content:
                 found.append(Violation("mount wrong" + when, f"{path}: wanted {true}, has {seen}"))
                 break
+        there = [one.options for one in view.mounts if one.id == view.paths[mount["mountPath"]].mount]
+        wanted = [option for option in mount.get("options", []) if option in RESTRICTING]
+        if not found and any(option not in options for option in wanted for options in there):
+            return [Violation("option lost" + when, f"{mount['mountPath']}: wanted {wanted}, has {there}")]
         if found or not mount.get("readOnly", True):
             return found
         if not when and any(path in view.loose for path, _ in checks):
@@ -302,11 +309,12 @@ class AuditedRules:
 
     def _wrong_verbs(self, outcome: Outcome, name: str) -> list[Violation]:
         found = []
+        may_restore = self.keeps_all and not (self.reserved.enforced and self.reserved.applies)
         for number, done in enumerate(outcome.verbs):
             verb, refused = done.feature["verb"], done.status and not done.asked
             if verb != "update" and done.asked and self._must() and not self.reserved.is_empty():
                 found.append(Violation(f"{verb} let through", f"{done.status}: {done.output[-300:]}"))
-            elif refused and (self.keeps_all if verb == "restore" else is_innocent_update(done.feature)):
+            elif refused and (may_restore if verb == "restore" else is_innocent_update(done.feature)):
                 alone = self._starts_alone(name) and self._bare and self._bare.verbs[number]
                 if alone and not alone.status:
                     found.append(Violation(f"innocent {verb} refused", f"{done.status}: {done.output[-300:]}"))

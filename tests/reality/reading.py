@@ -36,6 +36,8 @@ class Reserved:
     deny: set[str] = field(default_factory=set)
     devices: set[str] = field(default_factory=set)
     """Names of the node's device nodes that only an allocation gives."""
+    applies: bool = False
+    """Whether any rule applies, also one of whose devices and files the node has none: `restore` is refused then."""
 
     def is_empty(self) -> bool:
         """Whether nothing is reserved."""
@@ -73,6 +75,7 @@ def read(case: Case) -> Reserved:
     for rule in spec["rules"]:
         if not _matches(rule.get("match", {}), engine):
             continue
+        reserved.applies = True
         deny = rule.get("onConflict") == "Deny"
         for glob in rule.get("deviceAllocations", {}).get("exclusive", []):
             reserved.devices |= {name for name in GPUS if fnmatch.fnmatchcase("{NODE}/dev/" + name, glob)}
@@ -252,6 +255,8 @@ def _is_innocent(one: Feature, case: Case, reserved: Reserved, paths: list[str])
     if kind == "exec":
         return True  # the container's start is; the exec is asked by itself
     if kind == "mount":
+        if one.get("type") == "tmpfs" and "ro" in one["options"]:
+            return False  # runc makes it read-only by its path, which can lead to a reserved mount by then
         path = clean(one["destination"])
         if _allowed_above(one, case, reserved):
             return True

@@ -53,7 +53,7 @@ class Ways(Attacks):
             (self.annotation_of_a_runtime, 9), (self.update, own), (self.restore, 4), (self.unknown_option, 5),
             (self.gpu, own), (self.many_volumes, 2), (self.long_links, 2), (self.dev_is_elsewhere, 6),
             (self.device_at_a_link, 6), (self.many_devices, own // 2 + 1), (self.remount, 5), (self.trap, own // 2 + 1),
-            (self.caller, 3),
+            (self.caller, 3), (self.own_mount_of_the_source, 4), (self.read_only_tmpfs, 2),
         )  # fmt: skip
         self.attacks += [attack for attack, _ in weighted]
         self.weights += [weight for _, weight in weighted]
@@ -124,12 +124,43 @@ class Ways(Attacks):
             self.add("mount", source="volume:" + self.volume({"op": "dir", "path": "x"}), destination="/dev")
 
     def long_links(self) -> None:
-        """Links with long ways, one after the other, that end at a reserved path or lead to it."""
+        """Links with long ways, one after the other, that end at a reserved path or lead to it.
+
+        Linux follows 40. A walk that it begins again, from RCU-walk to ref-walk, goes on counting (fs/namei.c,
+        total_link_count). So 20 to 40 links sometimes fail with ELOOP, up to 19 never, and more than 40 always.
+        """
         path = self.target()["mountPath"]
-        count, length = self.pick((8, 4000), (30, 4000), (39, 100), (39, 1000), (200, 100))
+        count, length = self.pick((8, 4000), (19, 4000), (19, 100), (41, 1000), (200, 100))
         start = self.pick("/data", self.component(path))
         self.add("chain", path=start, to=self.pick("/etc/other", path, "/tmp"), count=count, length=length)
         self.add("many", at=self.pick(start, start, path), count=self.pick(1, 10, 30), depth=self.pick(0, 3))
+
+    def with_options(self) -> dict[str, Any]:
+        """A reserved mount, with options that can be lost."""
+        mount = self.target()
+        if "hostPath" in mount:
+            mount.setdefault("options", ["rbind", "rprivate", "nosuid", "noexec"])
+        return mount
+
+    def own_mount_of_the_source(self) -> None:
+        """The node's reserved directory, at the reserved path, as the container's author wants it."""
+        mount = self.with_options()
+        if "hostPath" in mount:
+            more = self.pick([], ["ro"], ["ro"], ["rro"], ["ro", "nosuid"], ["ro", "noexec"])
+            options = [self.pick("rbind", "rbind", "bind"), "rprivate", *more]
+            idmap = {"idmap": True} if self.chance(0.3) else {}
+            self.add("mount", source=mount["hostPath"], destination=mount["mountPath"], options=options, **idmap)
+            if self.chance(0.3):
+                self.add("sysadmin")
+
+    def read_only_tmpfs(self) -> None:
+        """Its path leads elsewhere once a volume with a link is mounted; runc sets `ro` by the path after its hooks."""
+        path = self.with_options()["mountPath"]
+        self.add("image", op="dir", path="/a/b/x")
+        self.add("image", op="link", path="/l", to="/a/b/x")
+        self.add("mount", source="tmpfs", type="tmpfs", destination="/l", options=["ro"])
+        volume = self.volume({"op": "link", "path": "x", "to": self.pick(path, path, posixpath.dirname(path))})
+        self.add("mount", source="volume:" + volume, destination="/a/b")
 
     def dev_is_elsewhere(self) -> None:
         """/dev is a link of the image, or a volume lies over it, with links where the runtime makes devices."""

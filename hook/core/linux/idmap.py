@@ -213,7 +213,7 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
             fds.append(posix.dup(view.walks.fd(view.walks.to(edit.name).node)))
             mounted = fds[-1]
             row = view.row(mount_id(mounted))
-            if "idmapped" in row.options:
+            if "idmapped" in row.options and view.was_replaced(edit):
                 return ""
             if is_below(view.prefix, view.tree(edit)[1] or "/"):
                 return "the container's own root is below it on the node"  # it would be below what is moved there

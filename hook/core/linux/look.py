@@ -32,7 +32,7 @@ _NOBODYS = ("proc", "sysfs")
 _THE_KERNELS = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "securityfs", "mqueue")
 """File systems that may be mounted often, and in which no container makes a link."""
 
-_DEVICE, _DEVICES = "device", "a device's directory"
+_DEVICE, _DEVICES, _REMOUNTED = "device", "a device's directory", "the mount"
 
 _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
@@ -110,7 +110,7 @@ def look_at_node_paths(
         own, prefix = there.mount_of_container(table)
         places = places_of(decided, table, there.root)
         submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
-        volumes = [row.device for row in submounts if row.root == "/"]  # without the private mounts below them
+        volumes = {row.device for row in submounts if row.root == "/"}  # without the private mounts that they lie on
         mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
         mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
@@ -156,11 +156,14 @@ def reached(
     outcome = Outcome(Reserved({}, []))
     reserved = {edit.name for edit in decided.mounts}
     below = {path for edit in decided.mounts for path in edit.companions} - reserved
+    of_device: dict[str, list[tuple[str, str]]] = {}
+    for path, device, root in places:
+        of_device.setdefault(device, []).append((path, root))
     for at, row in mounts:
         still_waits()
         if is_within(at, reserved) and not is_within(at, below):
             continue
-        found = [path for path, device, root in places if device == row.device and nodepaths.reaches(row.root, root)]
+        found = [path for path, root in of_device.get(row.device, ()) if nodepaths.reaches(row.root, root)]
         engines = [path for path in found if path in nodepaths.ENGINES]
         if found != engines and "ro" not in row.options and not is_closed(at, row):
             nodepaths.judge(decided.policy, at, [path for path in found if path not in engines], outcome)
@@ -319,7 +322,7 @@ class View:
         fd = self.walks.fd(place.node)
         row = self.row(place.node.number)
         same = same_file(posix.fstat(fd), self.sources[edit.name])
-        if row.point != self.prefix + path or not same:
+        if row.point != self.prefix + path or not same or self._is_idmapped_by_a_user(edit, row):
             problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
             alone = row.point == self.prefix + path and self.row(row.parent).point != row.point
             raise MountMismatch(problem, True, row if alone else None)
@@ -330,6 +333,25 @@ class View:
             raise MountMismatch(volume_above(self.at(under), edit.name))  # the directory of a subPath can be removed
         self.ours[row.id] = edit
         self._check_subtree(edit, row, self._companions(edit, path, reserved))
+
+    def _is_idmapped_by_a_user(self, edit: PlaceMount, row: Row, below: str = "") -> bool:
+        """Whether an edit's mount, or one `below` it, is idmapped as the container's author chose.
+
+        Root may then write there after a remount. hook.core.linux.idmap and the node idmap them too; in a running
+        container nothing tells the former's from others.
+        """
+        if "idmapped" not in row.options or not self.there or self.was_replaced(edit):
+            return False
+        number, source = self.tree(edit)
+        there = source + below, row.device, row.root
+        nodes = [own for own in self.nodes_table.values() if (own.point, own.device, own.root) == there]
+        return True not in ["idmapped" in own.options for own in (nodes if below else [self.row(number)])]
+
+    def was_replaced(self, edit: PlaceMount) -> bool:
+        """Whether hook.core.linux.idmap has replaced an edit's mount: the old one then covers the source."""
+        number, source = self.tree(edit)
+        row = self.row(number)
+        return row.point == source and _shows_what_it_covers(row, self.table)
 
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
         """Checks that no other mount than the root and the policy's is above: users of a volume can change it."""
@@ -353,14 +375,19 @@ class View:
     def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
         """Every mount below came with the source or is let through, and has the options that are wanted."""
         wanted = [option for option in _LASTING if option in edit.options()]
-        tree = [mount] if not all(option in mount.options for option in wanted) else []
+        lacks = [option for option in wanted if option not in mount.options]
+        if lacks not in ([], ["ro"]):  # a user's own mount; crun before 1.28 takes others off again, when it sets `ro`
+            message = f"{named(edit.name)} in the container lacks the options {', '.join(lacks)}"
+            raise MountMismatch(message, can_place=True)
+        tree = [mount] if lacks else []
         below = self.below(mount.id, mount.point, self.inside)
         self._check_complete(edit, mount, below, companions)
         for row in below:
             at = self.at(row)
             if is_within(at, companions):
                 continue
-            if not self.came_with(edit, row.point[len(mount.point) :], row):
+            path = row.point[len(mount.point) :]
+            if not self.came_with(edit, path, row) or self._is_idmapped_by_a_user(edit, row, path):
                 raise MountMismatch(
                     f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
                 )
@@ -476,7 +503,7 @@ class View:
             for edit, own in places:
                 if what == _DEVICE and not edit.can_be_written():
                     continue
-                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES))):
+                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES, _REMOUNTED))):
                     problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and edit.name not in allowed:
                     problem = changeable
@@ -556,9 +583,14 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
     wherever it is), then the links in /dev, and then run prestart and createRuntime hooks. After those:
       crun: masked paths, read-only paths, `ro` of the mounts it made (on descriptors); createContainer hooks;
             pivot_root; the console.
-      runc: createContainer hooks; pivot_root; the console; `ro` of the root; read-only paths; masked paths.
+      runc: createContainer hooks; pivot_root; the console; `ro` of each tmpfs and of /dev, by its path, with the
+            options that config.json has for it alone; `ro` of the root; read-only paths; masked paths.
     """
     found = [("the console", "/dev/console")] if spec.terminal is True else []
+    for mount in spec.mounts:
+        at, options = str(mount["destination"]), mount.get("options")
+        if isinstance(options, list) and "ro" in options and (mount.get("type") == "tmpfs" or clean(at) == "/dev"):
+            found += [(_REMOUNTED, path) for path in dict.fromkeys((at, clean(at)))]
     for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
         listed = spec.linux.get(member)
         found += [(what, path) for path in listed or [] if isinstance(path, str)]

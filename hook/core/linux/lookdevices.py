@@ -7,18 +7,22 @@ this one can ask for one, and a path on the node can lead elsewhere by the time 
 
 import posix
 
+from hook.core.base.compare import clean, is_within, parents
 from hook.core.base.errors import Unacceptable, named
 from hook.core.base.mountinfo import mount_table
+from hook.core.base.system import read_file
 from hook.core.container.nodes import inode, number_of, words
-from hook.core.linux.mountns import Namespace, open_in_root
+from hook.core.linux.mountns import Namespace, mount_id, open_in_root
 from hook.core.reserve import Reason
 from hook.core.reserve.devices import KIND
+from hook.core.reserve.nodepaths import is_read_only
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from hook.core.base.mountinfo import Row
+    from hook.core.container.spec import Spec
     from hook.core.reserve.exclusive import Closed
 
 ENTRIES = 100_000
@@ -34,6 +38,9 @@ _NODEV = 4
 _FOUND = 16
 """How many devices are named in a refusal."""
 
+_CGROUPS = ("cgroup", "cgroup2")
+"""Types of mounts and of file systems."""
+
 
 def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     """Why the container must not start: the devices that it has and must not have.
@@ -45,6 +52,60 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
     with Namespace(pid, rootfs) as there:
         _, prefix = there.mount_of_container(table)
         return devices_below(there.container, prefix, table, closed)
+
+
+def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "list[Reason]":
+    """Why the container must not start: it can move to a cgroup in which no rule about its devices holds.
+
+    That takes a writable volume with cgroups of others. No runtime makes what is mounted below a read-only volume
+    read-only too, and crun the volume itself only after its hooks; so both are made so here. Privileged containers
+    without a cgroup namespace get all cgroups by the engine. Arguments as for `look_at_devices`. Raises Undecided,
+    Unacceptable, OSError.
+    """
+    if not closed.nodes:
+        return []
+    table = mount_table(pid)
+    lines = read_file(f"/proc/{pid or 'self'}/cgroup", 1 << 16).decode("utf-8", "surrogateescape").splitlines()
+    own = {line.split(":", 2)[2] for line in lines} - {"/"}
+    meant = {clean(str(mount["destination"])): mount for mount in spec.mounts}
+    namespaces = spec.linux.get("namespaces")
+    is_whole = isinstance(namespaces, list) and "cgroup" not in [each.get("type") for each in namespaces]
+    with Namespace(pid, rootfs) as there:
+        _, prefix = there.mount_of_container(table)
+        for row in table.values():
+            at = row.point.removeprefix(prefix)
+            if row.filesystem not in _CGROUPS or not row.point.startswith(prefix + "/") or "ro" in row.options:
+                continue
+            if "/.." not in row.root and is_within(row.root, own):
+                continue
+            mount = next((meant[path] for path in (at, *parents(at)) if path in meant), {})
+            if is_whole and mount.get("type") in _CGROUPS and not is_read_only(mount):
+                continue
+            try:
+                fd = open_in_root(there.container, at)
+            except OSError as error:
+                raise _unseen(error, at) from error
+            try:
+                if mount_id(fd) != row.id or not _may_have_rules(fd, row):
+                    continue  # another one hides it, or it is of another controller
+                if not is_read_only(mount):
+                    rule, path = next(iter(closed.nodes.values()))
+                    why = "can be written, and has cgroups in which the container could open"
+                    return [Reason(rule.name, KIND, f"the volume {named(at)} {why} {named(path)}")]
+                there.set_attributes(fd, ["ro"], at)
+            finally:
+                posix.close(fd)
+    return []
+
+
+def _may_have_rules(fd: int, row: "Row") -> bool:
+    """Whether a directory or file of cgroups may be of those with rules for devices: one hierarchy of version 1."""
+    try:
+        return row.filesystem != "cgroup" or bool(posix.stat("devices.list", dir_fd=fd))
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:  # a file: it may be any
+        return True
 
 
 def devices_below(
