@@ -66,8 +66,14 @@ SLOWEST_FIRST = (
     "tests/e2e/node/test_docker",
     "tests/e2e/node/test_containerd",
     "tests/e2e/node/",
+    "tests/e2e/packaging/",
     "tests/e2e/agent/",
+    "tests/e2e/sandboxes/",
+    "tests/fuzz/",
+    "tests/unit/test_growth",
+    "tests/e2e/trust/",
     "tests/e2e/",
+    "tests/unit/test_simulator",
     "",
 )
 """In which order groups of tests begin: the last one to begin is to be a short one."""

@@ -23,7 +23,7 @@ if [ -z "${PYTHON:-}" ]; then
   is_usable $PYTHON 2> /dev/null || PYTHON=python3
 fi
 export PYTHON
-unset PYTHONDONTWRITEBYTECODE # to compile the tests takes each process of pytest five seconds
+unset PYTHONDONTWRITEBYTECODE # to compile the tests takes a process of pytest five seconds
 venv=$PWD/build/venv-test
 
 fail() {
@@ -118,7 +118,9 @@ make_venv
 took "test tools"
 checking=
 if [ $# -eq 0 ]; then
-  check > build/check.log 2>&1 & # beside the build: each has a core
+  # Beside the build: each has a core. To collect the tests compiles them, once for all workers.
+  { check && { "$venv/bin/python" -m pytest --fast --quiet --collect-only tests > build/collected.log || :; }; } \
+    > build/check.log 2>&1 &
   checking=$!
 fi
 echo "Building reassert …"
