@@ -131,8 +131,7 @@ if [ -n "$checking" ]; then
   cat build/check.log
   took "formatter, linter and types, after the build"
   # More workers than cores: they wait for a node to boot, an engine to start, or a deadline to pass.
-  # shellcheck disable=SC2086  # none or one
-  set -- $rest --numprocesses=6 --dist=loadscope --no-loadscope-reorder --durations=20 tests
+  set -- --numprocesses=6 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi
 
 # In its own mount namespace, for two reasons. First, scratch directories are on a tmpfs: the tests write many small
@@ -142,10 +141,11 @@ fi
 export VENV=$venv REASSERT_WHOLE=1 PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
 mkdir -p "$PYTEST_DEBUG_TEMPROOT"
 status=0
+# shellcheck disable=SC2086  # none or one
 unshare --mount --propagation private sh -c '
   mount -t tmpfs -o mode=0755 tmpfs "$PYTEST_DEBUG_TEMPROOT"
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-  exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh "$@" || status=$?
+  exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh $rest "$@" || status=$?
 took "tests"
 printf '\n%s' "$parts"
 exit "$status"
