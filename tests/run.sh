@@ -5,10 +5,12 @@
 #                                         nor a build
 #   tests/run.sh --fast tests/unit -k glob only some of them; the arguments are pytest's
 #   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes
+#   sudo tests/run.sh --rest               the same without what `--fast` runs
 #   sudo tests/run.sh tests/e2e/test_hook.py -k audit
 #   sudo tests/run.sh --fuzz 600          fuzz each target of tests/fuzz for so many seconds, with other inputs each time
 #
-# In CI (CI=true) a test that is skipped because the machine lacks something counts as failed.
+# In CI (CI=true) a test that is skipped because the machine lacks something counts as failed, and `--fast` tries as many
+# examples as the others.
 set -eu
 cd "$(dirname "$0")/.."
 # Debian's Python is built with profile-guided optimisation, which others often lack: the tests take less time with it.
@@ -21,7 +23,7 @@ if [ -z "${PYTHON:-}" ]; then
   is_usable $PYTHON 2> /dev/null || PYTHON=python3
 fi
 export PYTHON
-unset PYTHONDONTWRITEBYTECODE # to compile the tests takes each process of pytest five seconds
+unset PYTHONDONTWRITEBYTECODE # to compile the tests takes a process of pytest five seconds
 venv=$PWD/build/venv-test
 
 fail() {
@@ -59,7 +61,7 @@ fast() {
   set -- "$venv/bin/python" -m pytest --fast --quiet "$@"
   status=0
   tests/rootless.sh "$@" || status=$?
-  if [ "$status" -eq 125 ]; then
+  if [ "$status" -eq 125 ] && [ "${CI:-}" != true ]; then
     echo "Users cannot create user namespaces on this machine: tests that need root are left out."
     status=0
     "$@" || status=$?
@@ -75,6 +77,11 @@ fast() {
 if [ "${1:-}" = --fast ]; then
   shift
   fast "$@"
+fi
+rest=
+if [ "${1:-}" = --rest ]; then
+  shift
+  rest=--rest
 fi
 if [ "${1:-}" = --fuzz ]; then
   case ${2:-} in '' | *[!0-9]*) fail "--fuzz takes the seconds for each target" ;; esac
@@ -111,7 +118,9 @@ make_venv
 took "test tools"
 checking=
 if [ $# -eq 0 ]; then
-  check > build/check.log 2>&1 & # beside the build: each has a core
+  # Beside the build: each has a core. To collect the tests compiles them, once for all workers.
+  { check && { "$venv/bin/python" -m pytest --fast --quiet --collect-only tests > build/collected.log || :; }; } \
+    > build/check.log 2>&1 &
   checking=$!
 fi
 echo "Building reassert …"
@@ -132,10 +141,11 @@ fi
 export VENV=$venv REASSERT_WHOLE=1 PYTEST_DEBUG_TEMPROOT=/var/lib/reassert-tests
 mkdir -p "$PYTEST_DEBUG_TEMPROOT"
 status=0
+# shellcheck disable=SC2086  # none or one
 unshare --mount --propagation private sh -c '
   mount -t tmpfs -o mode=0755 tmpfs "$PYTEST_DEBUG_TEMPROOT"
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-  exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh "$@" || status=$?
+  exec "$VENV/bin/python" -m pytest "$@"' tests/run.sh $rest "$@" || status=$?
 took "tests"
 printf '\n%s' "$parts"
 exit "$status"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ BUILTINS = {"_json", "_signal", "errno", "posix", "sys", "time"}
 LATE = {"_socket", "binascii", "fcntl", "zlib", "_sha2", "_sha256"}
 """C extensions of what a usual start does not need: journald, the log, claims, the hash of a text that is cut."""
 
-MODULES = {name for name in reachable() if not name.startswith("hook.core.linux")}
-"""What a start may load. hook.core.linux, which needs ctypes, comes where mounts are looked at."""
+
+@cache
+def start_path() -> frozenset[str]:
+    """What a start may load. hook.core.linux, which needs ctypes, comes where mounts are looked at."""
+    return frozenset(name for name in reachable() if not name.startswith("hook.core.linux"))
+
 
 MOST = 260_100
 """Bytes of marshalled code that a usual create loads, at most. tests/startpath.py prints them."""
@@ -42,7 +47,7 @@ def test_usual_starts_load_the_start_path_only(start: Start) -> None:
     hooked, result = start.hook("createRuntime", start.state())
     assert (result.returncode, "hook.entry.hook" in hooked) == (0, True)
     for modules in (created, executed, hooked):
-        assert modules - MODULES - BUILTINS == set()
+        assert modules - start_path() - BUILTINS == set()
     assert size(created)[1] <= MOST, "give what few starts need its own module (tests/startpath.py --modules)"
 
 
@@ -69,7 +74,7 @@ def test_only_a_policy_with_exclusive_pays_for_it(start: Start) -> None:
 def test_start_path_names_no_module_but_builtins_and_its_own() -> None:
     foreign = {
         (module, name)
-        for module in MODULES
+        for module in start_path()
         for name in imports(module)
         if name.partition(".")[0] != "hook" and name not in BUILTINS | LATE
     }
@@ -82,5 +87,5 @@ def test_what_answers_many_requests_loads_nothing_while_it_answers(module: str) 
     path = f"import sys; sys.path[:0] = {[str(ROOT), *sys.path]!r}; import {module}"
     loaded, result = imported("-c", path)
     assert result.returncode == 0, result.stderr
-    needed = reachable() if "agent" in module else MODULES - OTHER_ADAPTERS
+    needed = reachable() if "agent" in module else start_path() - OTHER_ADAPTERS
     assert needed - loaded - {"hook.start", "hook.entry.help"} == set()

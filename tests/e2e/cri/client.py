@@ -227,10 +227,13 @@ def call(method: Callable[..., Any], request: Any) -> Any:
 
 def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str, seconds: int = 30) -> None:
     """Wait until something holds. `why`: what to show if it never does."""
-    deadline = time.monotonic() + seconds
+    began = time.monotonic()
+    deadline = began + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds} s: {why()}"
-        time.sleep(0.02)
+        now = time.monotonic()
+        assert now < deadline, f"{what}: not within {seconds} s: {why()}"
+        time.sleep(min(1, max(0.02, 2 * (now - began))))  # a command takes CPU time from what it waits for
+        began = time.monotonic()
 
 
 def started_environ(read: Callable[[], str]) -> list[str]:

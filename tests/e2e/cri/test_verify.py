@@ -63,22 +63,16 @@ def test_wired_handlers_are_protected_and_others_are_a_way_around(containerd: Co
 
 
 def test_every_way_to_a_device_is_tried(containerd: Containerd, node: Node, gpu_node: Path) -> None:
-    """containerd 1.6 has no CDI by CRI, and nobody can set env of an exec there."""
+    """containerd 1.6 has no CDI by CRI, and nobody can set env of an exec there.
+
+    tests/e2e/nri/test_verify.py has a handler without reassert too.
+    """
     node.write_policy(CRI_POLICY + exclusive(gpu_node))
-    verified = verify(containerd, {"runc": ["runtime"], "crun-plain": []})
-    ways = {found["name"]: found["ways"] for found in verified.report["handlers"]}
+    verified = verify(containerd, {"runc": ["runtime"]})
+    [found] = verified.report["handlers"]
     by_device = dict.fromkeys(("device", "mount", "directory", "privileged"), "protected")
-    lacking = dict.fromkeys(("cdi", "cdi-annotation"), "not there")
-    assert ways["runc"] == {**by_device, **lacking, "exec-env": "not there"}
+    assert found["ways"] == {**by_device, **dict.fromkeys(("cdi", "cdi-annotation", "exec-env"), "not there")}
     assert "of no use: device, mount, directory, privileged" in verified.saw("runc")
-    assert ways["crun-plain"] == {**lacking, **dict.fromkeys(by_device, "not protected")}
-    said = "\n".join(verified.saw("crun-plain"))
-    number = f"{gpu_node} (c 1:11)"
-    assert (
-        f"device: /dev/reassert-verify-0 in the container is {number}; its cgroup gives rw access to {number}" in said
-    )
-    assert f"directory: /reassert-verify in the container is a directory of the node that holds {gpu_node}" in said
-    assert f"privileged: /dev/kmsg in the container is {number}" in said
 
 
 def test_a_wrapper_that_forgets_exec_is_found_out(containerd: Containerd, node: Node) -> None:

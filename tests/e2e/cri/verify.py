@@ -62,7 +62,7 @@ def verify_inside(
         env={**os.environ, "PYTHONPATH": str(TOP)},
         text=True,
         capture_output=True,
-        timeout=120,
+        timeout=600,
     )
     return Verified(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,10 @@ def one_rule(rule: str) -> str:
 
 
 POLICY = one_rule("{name: ca, env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ca.pem}]}")
+
+
+TOLD = ("done", "hold", "problem", "refused-*", "waiting")
+"""What node.sh leaves in its directory; while nothing of it is there, a probe says only that it has not finished."""
 
 
 class NodePod:
@@ -57,8 +60,8 @@ class NodePod:
         volumes = f"/var/lib/kubelet/pods/{self.pod.id}/volumes"
         self.policy = ConfigMapVolume(node.path(f"{volumes}/policy"))
         self.policy.write({"policy.yaml": policy})
-        self._facts = node.path(f"{volumes}/work/facts.json")
-        self._facts.parent.mkdir()
+        self._work = node.path(f"{volumes}/work")
+        self._work.mkdir()
         self.bundle = ConfigMapVolume(node.path(f"{volumes}/trust"))
         self.bundle.write(bundle or {})
         paths = {name: f"{volumes}/{name}" for name in ("policy", "trust", "work")}
@@ -74,7 +77,8 @@ class NodePod:
         """Until it is ready, or not for this reason."""
 
         def as_wanted() -> bool:
-            time.sleep(1)  # a probe is work for the node too
+            if not any(next(self._work.glob(name), None) for name in TOLD):
+                return False
             now, said = self.ready()
             assert why or " failed, see" not in said, self.said()  # it stays so
             return now is ready and why in said
@@ -87,9 +91,9 @@ class NodePod:
 
         def as_wanted() -> bool:
             nonlocal found
-            time.sleep(1)
             self.ready()
-            found = json.loads(self._facts.read_text()) if self._facts.exists() else None
+            facts = self._work / "facts.json"
+            found = json.loads(facts.read_text()) if facts.exists() else None
             return found is not None and holds(found)
 
         wait_for(as_wanted, "facts", lambda: f"{found}\n{self.said()}", 120)
@@ -97,7 +101,7 @@ class NodePod:
 
     def state(self) -> str:
         """What report.sh reads of the last probe."""
-        return (self._facts.parent / "state").read_text()
+        return (self._work / "state").read_text()
 
     def said(self) -> str:
         """Its log."""

@@ -69,7 +69,7 @@ def test_none_at_all(node: Wirable) -> None:
     try:
         node.booted.wait_for_cri()
         node.booted.ctr("image", "tag", "--force", SANDBOX_IMAGE, *images)
-        node.install()
+        node.install("--no-probe")
         assert node.status() == (0, {"runc": ["runtime"]}, [])
         node.pod_gets("")
         node.node("uninstall")

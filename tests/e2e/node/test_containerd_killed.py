@@ -151,7 +151,7 @@ def test_uninstall_that_was_killed(node: Wirable) -> None:
     with slow_start(node, "/bin/sleep 1"):
         assert end(node, KILL, "restarting", "uninstall").returncode == -KILL
     assert node.status()[0] == 1
-    node.install()
+    node.install("--no-probe")
     assert node.status() == (0, WIRED, [])
     node.pod_gets("runc")
 

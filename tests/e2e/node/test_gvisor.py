@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import pytest
 
@@ -85,7 +86,9 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
 
     before = node.snapshot(TOPS)
     assert probe() == LEFT_ALONE
-    done = node.run(PACKAGED, "node", "install", "--engine", engine)
+    done = node.run(
+        PACKAGED, "node", "install", "--engine", engine, "--no-probe"
+    )  # verify starts what the probes would
     try:
         assert "runsc" in done.stdout
         assert probe() == CORRECTED
@@ -109,9 +112,8 @@ GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untruste
 
 
 @pytest.fixture(scope="module")
-def pods(request: pytest.FixtureRequest, module_boot: Boot) -> BootedNode:
-    """A node with containerd 1.7 or 2.1, whose runc.v2 shim calls runsc for one handler."""
-    suite = request.param
+def pods(module_boot: Boot) -> Callable[[str], BootedNode]:
+    """The node of a suite, with containerd 1.7 or 2.1, whose runc.v2 shim calls runsc for one handler."""
     script = f"""#!/bin/sh
 # As boot.sh has it for runc, where root may not lower oom_score_adj.
 before=
@@ -129,20 +131,26 @@ done
 exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
 """
     files = {**CONTAINERD_FILES, "/usr/local/bin/runsc-here": script}
-    node = module_boot(suite, config=containerd_config(FORMATS[suite], (RUNC, GVISOR)), files=files)
-    package(with_runsc(node))
-    return node
+
+    @cache
+    def of(suite: str) -> BootedNode:
+        node = with_runsc(module_boot(suite, config=containerd_config(FORMATS[suite], (RUNC, GVISOR)), files=files))
+        package(node)
+        return node
+
+    return of
 
 
 @pytest.mark.parametrize(
-    ("pods", "adapters"),
+    ("suite", "adapters"),
     [("forky", "runtime"), ("forky", "nri"), ("forky", "nri,runtime"), ("trixie", "nri,runtime")],
-    indirect=["pods"],
 )
-def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: BootedNode, adapters: str) -> None:
+def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(
+    pods: Callable[[str], BootedNode], suite: str, adapters: str
+) -> None:
     """With `nri` alone the second line, base_runtime_spec's hook, reads config.json."""
-    node = Wirable(pods, pods.snapshot(), PACKAGED)
-    evil = pods.directory / "evil"
+    node = Wirable(pods(suite), pods(suite).snapshot(), PACKAGED)
+    evil = node.booted.directory / "evil"
     evil.mkdir(exist_ok=True)
 
     def seen(handler: str = "gvisor") -> tuple[dict[str, str], dict[str, str], str, str]:
@@ -159,7 +167,7 @@ def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: Boot
             pod.remove()
 
     assert (seen()[0], seen()[3]) == (OVERRIDDEN, "rw")
-    node.install("--adapter", adapters)
+    node.install("--adapter", adapters, "--no-probe")  # verify starts what the probes would
     try:
         wanted = {**OVERRIDDEN, **RESERVED}
         assert seen() == (wanted, wanted, "company.crt", "ro")
@@ -174,22 +182,25 @@ def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(pods: Boot
         node.take_out()
 
 
-@pytest.mark.parametrize("pods", ["forky"], indirect=True)
-def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(pods: BootedNode) -> None:
+@pytest.mark.parametrize("suite", ["forky"])
+def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(
+    pods: Callable[[str], BootedNode], suite: str
+) -> None:
     """Debian has no containerd-shim-runsc-v1, so no pod is started: the file's edit and its way back are tried."""
-    path = pods.path("/etc/containerd/runsc.toml")
+    booted = pods(suite)
+    path = booted.path("/etc/containerd/runsc.toml")
     theirs = '# gVisor\nbinary_name = "/usr/local/bin/runsc-here" # ours\n[runsc_config]\n  platform = "ptrace"\n'
     path.write_text(theirs)
-    config = pods.path(CONFIG)
+    config = booted.path(CONFIG)
     before = config.read_text()
     shim = Handler("sandboxed", 'ConfigPath = "/etc/containerd/runsc.toml"', "gVisor", type="io.containerd.runsc.v1")
-    config.write_text(before + handler_config(FORMATS[pods.suite], shim))
-    node = Wirable(pods, pods.snapshot(), PACKAGED)
+    config.write_text(before + handler_config(FORMATS[suite], shim))
+    node = Wirable(booted, booted.snapshot(), PACKAGED)
     try:
         node.install("--no-probe")
         ours = theirs.replace("/usr/local/bin/runsc-here", "/usr/local/sbin/reassert-runsc-here")
         assert path.read_text() == ours
-        assert "--hook /dev/null" in pods.path("/usr/local/sbin/reassert-runsc-here").read_text()
+        assert "--hook /dev/null" in booted.path("/usr/local/sbin/reassert-runsc-here").read_text()
         assert node.status()[1]["sandboxed"] == ["runtime"]
         path.write_text(ours + "  debug = true\n")
         node.take_out()

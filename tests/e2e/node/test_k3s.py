@@ -166,7 +166,7 @@ def test_in_proved_and_out_again(node: Wirable) -> None:
 @only_old
 def test_the_other_adapters(node: Wirable) -> None:
     """The plugin, and the verifying hook in base_runtime_spec, whose default k3s' own ctr prints."""
-    said = node.node("install", "--adapter", "nri").stdout
+    said = node.node("install", "--adapter", "nri", "--no-probe").stdout
     assert "is wired (nri, hook)." in said
     assert "protected" in node.node("verify").stdout
     node.pod_gets("crun")
@@ -186,6 +186,6 @@ def test_an_upgrade_of_k3s_to_a_base_with_imports_heals_itself(node: Wirable) ->
     node.pod_gets("runc")
     done = node.node("status", check=False)
     assert "out of date: run `reassert node install`" in done.stdout
-    node.node("install")
+    node.node("install", "--no-probe")
     assert not booted.path(TEMPLATE).exists()
     assert node.node("status").returncode == 0

@@ -125,10 +125,14 @@ class Wirable:
 
     def verified(self) -> dict[str, str]:
         """What `node verify` says of each handler."""
+        return {name: handler["result"] for name, handler in self.verify().items()}
+
+    def verify(self) -> dict[str, dict[str, Any]]:
+        """All that `node verify` says of each handler."""
         done = self.node("verify", "--engine", "containerd", "-o", "json", check=False)
         found: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode == 0) == found["protected"]
-        return {handler["name"]: handler["result"] for handler in found["handlers"]}
+        return {handler["name"]: handler for handler in found["handlers"]}
 
     def status(self) -> tuple[int, dict[str, list[str]], list[str]]:
         """Exit status, wired adapters by handler, problems."""

@@ -61,3 +61,9 @@ def test_with_the_wrapper_every_way_is_tried(containerd: Containerd, node: Node,
     annotations = {"annotation": "protected", "pod-annotation": "not there"}
     assert ways["crun-wrapped"] == {**DEVICES, **annotations, "exec-env": "not there"}
     assert {name for name, result in ways["crun-bare"].items() if result == "not protected"} == {*DEVICES}
+    said, number = "\n".join(verified.saw("crun-bare")), f"{gpu_node} (c 1:11)"
+    assert (
+        f"device: /dev/reassert-verify-0 in the container is {number}; its cgroup gives rw access to {number}" in said
+    )
+    assert f"directory: /reassert-verify in the container is a directory of the node that holds {gpu_node}" in said
+    assert f"privileged: /dev/kmsg in the container is {number}" in said

@@ -121,7 +121,7 @@ def test_from_installation_to_purge(node: BootedNode) -> None:
     assert visible(node) == {f"{VISIBLE}=all"}
 
     node.path(POLICY).write_text(POLICY_TEXT)
-    sh(node, "reassert node install --adapter runtime,nri")
+    sh(node, "reassert node install --adapter runtime,nri --no-probe")
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=void"}
     agent = {"ActiveState": "active", "UnitFileState": "enabled"}
