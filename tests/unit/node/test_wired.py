@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hook import __version__
 from hook.core.policy.store import STORE
 from hook.node import wired
 from hook.node.change import journal
@@ -65,6 +66,29 @@ def test_a_change_is_an_event_and_what_is_not_known_is_no_sample(machine: Machin
     assert (wired.last_look(), len(wired.gaps())) == ({}, 1), (
         "audit needs to know when containers came without reassert"
     )
+
+
+def test_a_program_that_was_replaced_is_an_event_once(machine: Machine) -> None:
+    """As a package's upgrade does, which runs no `node install`. What the last look saw was another build."""
+    machine.crio()
+    machine.unit("crio.service", 0)
+    record = Record("/nowhere", {"crio": OwnerRecord(adapters=["hook"])})
+    wired.forget()
+    wired.record(record)
+    assert not EVENTS.exists()
+    looked = Path(STORE, wired.FILE)
+    *rest, _ = json.loads(looked.read_text())
+    looked.write_text(json.dumps([*rest, ["0.3.0", "/usr/lib/reassert/other/reassert"]]))
+    for _ in range(2):
+        wired.record(record)
+    [event] = [json.loads(line) for line in EVENTS.read_text().splitlines()]
+    assert {name: event[name] for name in ("event", "engine", "adapters", "version", "before")} == {
+        "event": "node.upgrade",
+        "engine": "crio",
+        "adapters": ["hook"],
+        "version": __version__,
+        "before": "0.3.0",
+    }
 
 
 def test_the_plugin_counts_where_it_is_a_service_of_the_node(machine: Machine) -> None:
