@@ -1,5 +1,6 @@
 """Entry point of the command `reassert`. It imports only what the given command needs."""
 
+import gc
 import sys
 
 if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen and run by its path, as by `hook.core.base.child`
@@ -11,6 +12,7 @@ def main() -> None:
     from hook.start import start
 
     start(sys.argv[1:])
+    gc.disable()  # until the command begins: of what is imported for it, nothing is garbage
     from hook.cli import main as cli
 
     sys.exit(cli(sys.argv[1:]))

@@ -7,15 +7,16 @@ import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hook.core.base.errors import ReassertError
 from hook.core.container.identity import CONTAINERD, CRIO
 from hook.node import systemd
 from hook.node.engines.base import AnyEngine, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.probe import starter
-from hook.node.probe.starter import Starter
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 NAMES = ("containerd", "crio", "docker", "podman", "k3s", "rke2")
 """What `--engine` and the record of the install call an engine."""
@@ -96,6 +97,8 @@ def none_installed() -> str:
 
 def clear_probes() -> list[str]:
     """Removes leftovers of interrupted test containers from every engine. Returns the problems."""
+    from hook.node.probe import starter
+
     left = starter.traces()
     problems = []
     starter.clear_marks()
