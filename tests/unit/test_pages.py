@@ -150,6 +150,8 @@ def test_every_event_is_described() -> None:
     kinds |= set(re.findall(r'"((?:agent|handler)\.\w+)"', source))
     described = re.findall(r"^\| `((?:container|policy|nri|agent|handler)\.[\w-]+)` \|", EVENTS, re.MULTILINE)
     assert kinds == set(described)
+    changes = {f"node.{what}" for what in ("install", "upgrade", "uninstall", "purge")}
+    assert changes == set(re.findall(r"`(node\.\w+)`", EVENTS))
 
 
 def test_every_field_of_an_event_is_described() -> None:
