@@ -1,6 +1,5 @@
 """Entry point of the command `reassert`. It imports only what the given command needs."""
 
-import gc
 import sys
 
 if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen and run by its path, as by `hook.core.base.child`
@@ -12,6 +11,8 @@ def main() -> None:
     from hook.start import start
 
     start(sys.argv[1:])
+    import gc
+
     gc.disable()  # until the command begins: of what is imported for it, nothing is garbage
     from hook.cli import main as cli
 
