@@ -11,6 +11,9 @@ def main() -> None:
     from hook.start import start
 
     start(sys.argv[1:])
+    import gc
+
+    gc.disable()  # until the command begins: of what is imported for it, nothing is garbage
     from hook.cli import main as cli
 
     sys.exit(cli(sys.argv[1:]))

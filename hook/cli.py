@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import shlex
@@ -11,7 +12,6 @@ from collections.abc import Collection
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from hook import __version__
@@ -66,6 +66,8 @@ class _Commands(Parser):
 
     def format_help(self) -> str:
         """Returns the help with the commands in groups, and examples."""
+        from textwrap import wrap
+
         (commands,) = [each for each in self._actions if isinstance(each, argparse._SubParsersAction)]
         helps = {each.dest: str(each.help) for each in commands._choices_actions} | _OF_ENGINES
         lines = [self.format_usage(), str(self.description), ""]
@@ -95,12 +97,14 @@ def main(arguments: list[str]) -> int:
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts the programs of its NRI plugin directory without arguments
     arguments = _meant(arguments)
+    os.environ["LANGUAGE"] = "C"  # else argparse looks for translations of each word, in several directories
     parser = command_line(arguments[:1])
     try:
         options = parser.parse_args(arguments)
         if not hasattr(options, "run"):
             parser.print_help()
             return 2
+        gc.enable()
         status: int = options.run(options)
         sys.stdout.flush()
         return status

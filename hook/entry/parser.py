@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -54,6 +53,8 @@ class Parser(argparse.ArgumentParser):
 
 def meant(given: str, known: Iterable[str]) -> str:
     """`; did you mean NAME?`, if there is a name like the given one."""
+    import difflib  # late: it takes long to load
+
     near = difflib.get_close_matches(given.partition("=")[0], list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 

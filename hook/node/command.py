@@ -135,9 +135,7 @@ def _install(options: argparse.Namespace) -> int:
                 from hook.node.probe.proof import Proof
 
                 proof = Proof(rewiring.engine, choice.policy, rewiring.target.wiring)
-                if (
-                    not rewiring.old.adapters
-                ):  # how containers start through reassert says nothing about the node without it
+                if not rewiring.old.adapters:  # a start through reassert says nothing about the node without it
                     proof.before(rewiring.before())
                 prove = proof.after
             changed = rewiring.make(_say, prove)
@@ -150,7 +148,9 @@ def _install(options: argparse.Namespace) -> int:
     target = rewiring.target
     if changed:
         wired.forget()
-        _log(rewiring, "upgrade" if rewiring.old.adapters and before != __version__ else "install", before)
+        was = before if rewiring.old.adapters else ""
+        what = "install" if was in ("", __version__) else "upgrade"
+        wired.log_change(what, rewiring.engine.name, target.adapters, was)
     old = status.preexisting(rewiring.engine, rewiring.before(), target.adapters, target.runtime_class)
     for remark in [*target.wiring.remarks, *old]:
         _say(f"Note: {remark}")
@@ -163,13 +163,6 @@ def _install(options: argparse.Namespace) -> int:
         else f"{rewiring.engine.title} is wired already ({adapters}); nothing to change, nothing was restarted."
     )
     return 0
-
-
-def _log(rewiring: Rewiring, what: str, before: str) -> None:
-    """Log a change of the wiring. `before`: the version that was in use."""
-    more = {"engine": rewiring.engine.name, "adapters": rewiring.target.adapters, "version": __version__}
-    told = f"reassert node {what} of {rewiring.engine.name}"
-    wired.log(f"node.{what}", "info", told, **more, before=before or None)
 
 
 def _layout(options: argparse.Namespace) -> int:
@@ -274,7 +267,7 @@ def _uninstall(options: argparse.Namespace) -> int:
             rewiring = _unwiring(name, Record.read())
             _say_uninstall_notes(rewiring)
             if rewiring.make(_say):
-                _log(rewiring, "uninstall", __version__)
+                wired.log_change("uninstall", name, [], __version__)
             _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
             if recovered:
@@ -307,6 +300,7 @@ def _purge(wanted: bool) -> None:
         for leftover in leftovers(Record.read()):
             if leftover.purged:
                 _say(f"removing {leftover.path}")
+        wired.log("node.purge", "warning", "the policy, the compiled policies and the event log are removed")
         purge()
     left = leftovers(Record.read())
     if left:

@@ -7,9 +7,9 @@ import json
 import os
 import re
 import shlex
-import socket
+from _socket import AF_UNIX, SOCK_SEQPACKET, socket  # `socket` itself loads slowly
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -227,7 +227,7 @@ def plugin_runs() -> bool:
 def ask(path: str) -> dict[str, Any]:
     """The status of the agent at a socket, for `reassert agent --status` and `node status`. Raises ReassertError."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        with closing(socket(AF_UNIX, SOCK_SEQPACKET)) as connection:
             connection.settimeout(_ANSWER_SECONDS)
             connection.connect(path)
             connection.send(protocol.STATUS)

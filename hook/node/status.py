@@ -300,7 +300,7 @@ def out_of_date(
     rewiring = planned(engine, record, choice, now)
     # A user's edit of an engine's file changes only its backup, which the next install writes: nothing is out of date.
     paths = [path for path, _ in rewiring.differences() if not path.startswith(f"{journal.DIRECTORY}/")]
-    restart = f", which {engine.verb}s {engine.title}" if rewiring.restarts() else ""
+    restart = f", which {engine.verb}s {engine.title}" if paths and rewiring.restarts() else ""
     run = f"run `reassert node install`{restart}"
     found, newer = [], []
     # Without its dispatcher a handler starts nothing.

@@ -55,4 +55,4 @@ packaging/release/rpm.sh "$output/${deb##*/}" "$output"
 # -- the SBOM, and what is known about vulnerabilities of its parts
 sbom=$output/reassert-$version-linux-$machine.cdx.json
 build/venv/bin/python packaging/release/sbom.py "$DIST/reassert" > "$sbom"
-build/venv/bin/python packaging/release/vex.py "$sbom" "$output/reassert-$version.openvex.json"
+build/venv/bin/python packaging/release/vex.py "$sbom" "${sbom%.cdx.json}.openvex.json"

@@ -2,7 +2,8 @@
 
     packaging/release/vex.py SBOM OUTPUT [vex.toml]
 
-SBOM: the output of packaging/release/sbom.py. No file is written without statements, since OpenVEX requires one.
+SBOM: the output of packaging/release/sbom.py. No file is written without statements, since OpenVEX requires one. Its
+schema refuses an `impact_statement` beside a `justification`, and unknown members.
 Fields: https://github.com/openvex/spec/blob/main/OPENVEX-SPEC.md.
 """
 
@@ -21,7 +22,7 @@ NEEDS = {
     "fixed": "status",
     "under_investigation": "status",
 }
-"""The member that a statement with this status must have."""
+"""The member that a statement with this status must have. It may have `status_notes` too."""
 
 JUSTIFICATIONS = {
     "component_not_present",
@@ -65,6 +66,8 @@ def _statement(entry: dict[str, str], product: str, components: list[dict[str, A
         raise ValueError(f"vex.toml: {name} is about {component} {version}, which is not in the SBOM")
     if needs not in entry or entry.get("justification", "component_not_present") not in JUSTIFICATIONS:
         raise ValueError(f"vex.toml: {name}: {needs} is missing, or the justification is not one of OpenVEX")
+    if more := {*entry} - {"status", needs, "status_notes"}:
+        raise ValueError(f"vex.toml: {name}: {', '.join(sorted(more))} cannot stand beside {needs}")
     products = [{"@id": product, "subcomponents": [{"@id": part} for part in parts]}]
     return {"vulnerability": {"name": name}, "products": products, **entry}
 

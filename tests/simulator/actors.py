@@ -213,7 +213,7 @@ class Node:
             AGENT: self._agent,
         }
         self._fill()
-        w.on_interrupt, w.on_short_write = self._interrupt, self.watch.short_write
+        w.on_interrupt, w.on_short_write, w.on_change = self._interrupt, self.watch.short_write, self.watch.changed
         for package in self.packages.values():
             for name in ("agent.service", "entry.preload", "entry.runtime", "entry.hook", "entry.compile"):
                 package.load(f"hook.{name}")
@@ -398,6 +398,7 @@ class Node:
         try:
             calls.mkdir(start.bundle)
             self._write(f"{start.bundle}/config.json", json.dumps(start.spec()).encode())
+            start.directory = w.node(start.bundle)
         except OSError:  # the engine has no room for it
             pass
         else:

@@ -17,6 +17,7 @@ from world import Violation, World
 
 if TYPE_CHECKING:
     from actors import Node
+    from world import Node as Directory
     from world import SystemCalls
 
 EVENTS, LOST = "/var/log/reassert/events.jsonl", "/run/reassert/lost-events"
@@ -123,7 +124,9 @@ class Start:
         self.has_link = chance.random() < 0.3
         self.status: int | None = None
         self.phase = "create"
-        self.config = b""
+        self.config = self.seen = b""
+        self.directory: Directory | None = None
+        """The bundle, when the engine has written its config.json."""
         self.table: dict[str, list[str]] = {}
         self.table_at_start: dict[str, list[str]] = {}
         self.env_at_start: Pairs = []
@@ -197,6 +200,7 @@ class Watch:
         self._edited_at = 0
         self.started_count = self.refused_count = self.failed_count = self.warm = self.cold = 0
         self.torn = 0
+        self._compiled = b""
 
     # What the administrator does.
 
@@ -272,6 +276,26 @@ class Watch:
                 kind = event.get("start")
                 self.warm += kind == "warm"
                 self.cold += kind == "cold"
+
+    def changed(self) -> None:
+        """After each step that changed a file: no container start ever finds half a config.json or half a store."""
+        store = self._world.find(COMPILED)[2]
+        if store is not None and store.data != self._compiled:
+            self._compiled = bytes(store.data)
+            rules = re.search(rb'"rules":(\d+)', self._compiled)
+            if not rules or not self._compiled.endswith(b"\n") or int(rules[1]) != self._compiled.count(b"\n") - 1:
+                raise self._wrong(None, f"the store is not whole: {self._compiled!r}")
+        for start in self._underway:
+            config = start.directory and start.directory.entries.get("config.json")
+            if start.directory is None or (config and config.data == start.seen):
+                continue
+            start.seen = bytes(config.data) if config else b""
+            if start.config and start.seen != start.config:
+                raise self._wrong(start, "config.json was changed after the runtime had read it")
+            try:
+                json.loads(start.seen)
+            except ValueError:
+                raise self._wrong(start, f"config.json is not whole: {start.seen!r}") from None
 
     def mounted(self, start: Start, path: str, source: str) -> None:
         """A hook mounted something in a container."""
@@ -404,14 +428,11 @@ class Watch:
         names = set(self._world.node(start.bundle).entries) - {"config.json", "log.json", "pid"}
         if names and not start.faults & {"kill"}:
             raise self._wrong(start, f"left behind in the bundle: {sorted(names)}")
-        if start.phase == "started":
-            if bytes(self._world.node(f"{start.bundle}/config.json").data) != start.config:
-                raise self._wrong(start, "config.json was changed after the runtime had read it")
-            if start.table != start.table_at_start:
-                raise self._wrong(start, f"the mounts were changed after the start: {start.table}")
+        if start.phase == "started" and start.table != start.table_at_start:
+            raise self._wrong(start, f"the mounts were changed after the start: {start.table}")
 
     def at_the_end(self, node: Node) -> None:
-        """Nothing that has ended holds a descriptor, and no temporary file is left in the store."""
+        """Nothing that has ended holds a descriptor."""
         for process in node.world.processes.values():
             if process.status is not None and process.files:
                 raise self._wrong(None, f"{process.argv} has ended and holds {process.files}")

@@ -261,7 +261,8 @@ class World:
         self.kernel = Process(self, None, ["kernel"], None)
         self._over = threading.Lock()
         self._over.acquire()
-        self.files_touched = 0
+        self.files_touched = self.files_seen = 0
+        self.on_change: Callable[[], None] = lambda: None
 
     # The scheduler.
 
@@ -373,6 +374,9 @@ class World:
 
     def step(self) -> None:
         """One system call of the current actor begins. Raises Killed, and what a signal handler raises."""
+        if self.files_touched != self.files_seen:
+            self.files_seen = self.files_touched
+            self.on_change()
         self.steps += 1
         self.now += CALL
         actor = self.current

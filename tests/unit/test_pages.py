@@ -122,6 +122,8 @@ def test_workflows_run_actions_of_a_known_commit_with_no_more_rights_than_they_n
         used = re.findall(r"uses: (.*)", workflow.read_text())
         assert [action for action in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40} # v[\d.]+", action)] == []
         assert "\npermissions:\n  contents: read\n" in workflow.read_text()
+        keeps = "with: {persist-credentials: false}"  # tests of a pull request could read the token
+        assert len([action for action in used if "/checkout@" in action]) == workflow.read_text().count(keeps)
 
 
 def test_every_page_is_in_the_index() -> None:
@@ -148,6 +150,8 @@ def test_every_event_is_described() -> None:
     kinds |= set(re.findall(r'"((?:agent|handler)\.\w+)"', source))
     described = re.findall(r"^\| `((?:container|policy|nri|agent|handler)\.[\w-]+)` \|", EVENTS, re.MULTILINE)
     assert kinds == set(described)
+    changes = {f"node.{what}" for what in ("install", "upgrade", "uninstall", "purge")}
+    assert changes == set(re.findall(r"`(node\.\w+)`", EVENTS))
 
 
 def test_every_field_of_an_event_is_described() -> None:

@@ -57,6 +57,7 @@ def test_a_seed_is_the_same_run_again() -> None:
         ("two-word-option", 3, 50_000, "started with .*events \\[\\]"),
         ("missing-lseek", 3, 50_000, "was refused without an event"),
         ("late-mount", 1, 50_000, "a late mount"),
+        ("write-in-place", 1, 8_000, "is not whole"),
     ],
 )
 def test_a_bug_that_is_put_back_is_found(bug: str, seed: int, steps: int, symptom: str, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ component = "openssl"
 version = "4.0.3"
 status = "not_affected"
 justification = "vulnerable_code_not_in_execute_path"
-impact_statement = "The program makes no TLS connection."
+status_notes = "The program makes no TLS connection."
 """
 
 
@@ -58,7 +58,7 @@ def test_a_document_has_the_required_fields(tmp_path: Path) -> None:
         "vulnerability": {"name": "CVE-0000-0001"},
         "status": "not_affected",
         "justification": "vulnerable_code_not_in_execute_path",
-        "impact_statement": "The program makes no TLS connection.",
+        "status_notes": "The program makes no TLS connection.",
     }
 
 
@@ -73,6 +73,29 @@ def test_an_entry_that_is_wrong_fails_the_build(tmp_path: Path) -> None:
         ('status = "not_affected"', 'status = "safe"', "no status of OpenVEX"),
         ("justification =", "reason =", "justification is missing"),
         ("vulnerable_code_not_in_execute_path", "unlikely", "not one of OpenVEX"),
+        ("status_notes =", "impact_statement =", "impact_statement cannot stand beside justification"),
     ):
         error, made = written(tmp_path, ENTRY.replace(old, new))
         assert (says in error, made) == (True, None), error
+
+
+def test_what_a_justification_may_rest_on() -> None:
+    """packaging/release/vex.toml says so of OpenSSL, which cryptography's bindings have inside."""
+    imports = {
+        (str(path.parent.relative_to(ROOT)), line.strip())
+        for path in (ROOT / "hook").rglob("*.py")
+        for line in path.read_text().splitlines()
+        if re.match(r"\s*(import|from) (cryptography|OpenSSL|ssl|_ssl|_hashlib)\b", line)
+    }
+    primitives = "from cryptography.hazmat.primitives"
+    assert {directory for directory, _ in imports} == {"hook/ops/trust"}
+    assert {line for _, line in imports} == {
+        "from cryptography import x509",
+        "from cryptography.exceptions import UnsupportedAlgorithm",
+        "from cryptography.utils import CryptographyDeprecationWarning",
+        f"{primitives} import serialization",
+        f"{primitives}.asymmetric import dsa, ec, rsa",
+        f"{primitives}.serialization import pkcs12",
+        f"{primitives}.serialization import NoEncryption, pkcs12",
+        f"{primitives}.serialization import pkcs7",
+    }

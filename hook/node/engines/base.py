@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from hook.core.facts.cri import DIRECTORY
 from hook.core.policy.model import Policy
@@ -14,8 +14,9 @@ from hook.core.policy.store import STORE
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import behind, dispatcher_for, hook_file
 from hook.node.change.files import Change, State
-from hook.node.probe import starter
-from hook.node.probe.starter import Starter
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 RUNTIME, NRI, HOOK, CDI = "runtime", "nri", "hook", "cdi"
 ADAPTERS = (RUNTIME, NRI, HOOK, CDI)
@@ -242,6 +243,8 @@ class Engine(ABC, Generic[Now]):
 
     def clear_probes(self) -> None:
         """Removes test containers of killed commands, which end by themselves but stay. Raises NodeError."""
+        from hook.node.probe import starter  # late, as each import of a probe: most commands start none
+
         if starter.traces() and self.running():
             with closing(self.starter(self.read())) as started:
                 started.clean()

@@ -17,7 +17,7 @@ from copy import deepcopy
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import behind, real_of
@@ -28,9 +28,11 @@ from hook.node.engines.base import CDI, HOOK, LOADED_SECONDS, NRI, RUNTIME, Base
 from hook.node.engines.dockerd import fetch
 from hook.node.engines.nri_validator import Validator
 from hook.node.errors import NodeError
-from hook.node.probe.starter import Starter
 from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
 from hook.node.systemd import option, strings_of
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 RUNTIMES = ("crio", "runtime", "runtimes")
 

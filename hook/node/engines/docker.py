@@ -10,7 +10,7 @@ from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 from hook.core.policy.model import Policy
@@ -35,10 +35,11 @@ from hook.node.engines.base import (
 from hook.node.engines.dockerd import parse, render
 from hook.node.engines.shims import listed
 from hook.node.errors import NodeError
-from hook.node.probe.containers import ContainerStarter
-from hook.node.probe.starter import Starter
 from hook.node.systemd import option, strings_of
 from hook.node.terminal import counted
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 CONFIG = "/etc/docker/daemon.json"
 NAME = "reassert"
@@ -315,6 +316,8 @@ class Docker(Engine[Settings]):
 
     def starter(self, now: Settings) -> Starter:
         """Returns a starter that uses the docker command."""
+        from hook.node.probe.containers import ContainerStarter
+
         return ContainerStarter(self.name)
 
     def users(self, now: Settings, path: str) -> int:

@@ -14,7 +14,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hook.core.base.system import stat_of
 from hook.entry.dispatcher import MARK, NOT_ROOTS, launch_lines
@@ -28,8 +28,9 @@ from hook.node.change.tree import is_installed
 from hook.node.engines import toml
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.probe.containers import ContainerStarter
-from hook.node.probe.starter import Starter
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 HOOKS = "/etc/reassert/hooks.d/podman"
@@ -208,6 +209,8 @@ class Podman(Engine[Files]):
 
     def starter(self, now: Files) -> Starter:
         """Returns a starter that uses the podman command."""
+        from hook.node.probe.containers import ContainerStarter
+
         return ContainerStarter(self.name)
 
     def users(self, now: Files, path: str) -> int:

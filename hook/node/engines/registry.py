@@ -8,15 +8,16 @@ import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hook.core.base.errors import ReassertError
 from hook.core.container.identity import CONTAINERD, CRIO
 from hook.node import systemd
 from hook.node.engines.base import AnyEngine, Base, Choice, Engine, Handler, Wiring
 from hook.node.errors import NodeError
-from hook.node.probe import starter
-from hook.node.probe.starter import Starter
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 CLASSES = {
     "containerd": "hook.node.engines.containerd.engine:Containerd",
@@ -116,6 +117,8 @@ def none_installed() -> str:
 
 def clear_probes() -> list[str]:
     """Removes leftovers of interrupted test containers from every engine. Returns the problems."""
+    from hook.node.probe import starter
+
     left = starter.traces()
     problems = []
     starter.clear_marks()

@@ -76,12 +76,15 @@ def leaves(values: dict[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
 def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
     """Returns the text with each key set to its value. None removes the key, and the tables that it leaves empty.
 
+    What lies at `path` is returned if it is such an edit already.
     Raises NodeError if the text is not TOML, or if the edited text would not have exactly the wanted values.
     """
+    wanted = parse(text, path)
+    if done := _edited_before(text, path, settings):
+        return done
     import tomlkit  # imported late: most commands edit nothing, and it loads slowly
     from tomlkit.exceptions import TOMLKitError
 
-    wanted = parse(text, path)
     mark = _MARK if text.startswith(_MARK) else ""
     text = text.removeprefix(_MARK)
     try:
@@ -106,6 +109,20 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
     raise NodeError(
         f"{path} cannot be edited safely, because a table is defined in several places; set by hand: {keys}"
     )
+
+
+def _edited_before(text: str, path: str, settings: dict[Key, Any]) -> str:
+    """Returns what lies at a path, if it has every line of the text and exactly the wanted values; else ""."""
+    wanted = parse(text, path)
+    try:
+        there = decode(Path(path).read_bytes())
+        for key, value in settings.items():
+            put(wanted, key, value)
+        lines = iter(there.splitlines())
+        is_edit = all(line in lines for line in text.splitlines())  # in the same order
+        return there if is_edit and parse(there, path) == wanted else ""
+    except (OSError, NodeError, TypeError):
+        return ""
 
 
 def _tidied(old: str, new: str) -> str:

@@ -6,7 +6,6 @@ Everything is read in /proc, from outside the container. The container needs no 
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,7 +48,7 @@ Pairs = Iterable[tuple[str, str]]
 
 def new_token() -> str:
     """Returns a token for MARKER and for names. It has this process' pid, for `abandoned`."""
-    return f"{os.getpid()}-{secrets.token_hex(4)}"
+    return f"{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def abandoned(token: str) -> bool:

@@ -120,19 +120,24 @@ def test_each_command_of_the_page_lets_containers_start(node: Wirable) -> None:
     assert len(commands) == 3
     broken = ENFORCE.replace("hostPath: /etc/company-ca", "hostPath: /etc/no-such-ca")
     broken = broken.replace("  mode: Enforce", "  mode: Enforce\n  onMissingFiles: Enforce")
-    for command in (*commands[1:], re.findall(r"^    (for .+)$", PAGE, re.MULTILINE)[0]):
+    by_hand = re.findall(r"^    (for .+)$", PAGE, re.MULTILINE)[0]
+    told = {commands[1]: "policy.loaded", commands[2]: "node.uninstall", by_hand: "handler.unwired"}
+    for command, event in told.items():
+        node.node("status", "--record")  # as the timer does
         node.booted.path(POLICY_FILE).write_text(broken)
         with pytest.raises(CriError):
             node.booted.cri.run_pod("runc")
         page = reassert(node, "doctor")
         assert page.returncode == 1
         assert "hostPath /etc/no-such-ca: No such file or directory" in page.stdout
-        pid = node.pid()
+        pid, before = node.pid(), len(node.events())
         node.booted.run("sh", "-c", command.replace("reassert node", f"{node.program} node"))
         node.booted.wait_for_cri()
         pod = node.booted.cri.run_pod("runc")
         assert "NVIDIA_VISIBLE_DEVICES=all" in pod.run(env=[("NVIDIA_VISIBLE_DEVICES", "all")]).environ()
         pod.remove()
+        node.node("status", "--record")
+        assert event in [each["event"] for each in node.events()[before:]]
         assert (node.pid() != pid) == ("uninstall" in command), "only that one restarts the engine"
         node.install("--no-probe")
     node.booted.path(POLICY_FILE).write_text(ENFORCE)

@@ -259,6 +259,13 @@ def test_what_is_frozen_in_stands_in_the_copyright_file() -> None:
         assert any(fnmatch(name, pattern) for pattern in named), f"{path.name} is not in packaging/deb/copyright"
 
 
+def test_openssl_is_frozen_in_only_with_cryptography() -> None:
+    """packaging/release/vex.toml says so."""
+    names = {path.name.partition(".")[0] for path in REASSERT.parent.rglob("*")}
+    assert not names & {"_ssl", "_hashlib", "libssl", "libcrypto"}
+    assert "_rust" in names, "it is named otherwise"
+
+
 def test_the_man_page_is_well_formed() -> None:
     need(shutil.which("mandoc") is not None, "mandoc")
     assert run("mandoc", "-T", "lint", "-W", "warning", str(TOP / "packaging/deb/reassert.8")).stdout == ""

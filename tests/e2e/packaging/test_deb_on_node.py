@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from unit.ops.trust.authority import bundle, ca, key, roots
@@ -14,6 +16,7 @@ from e2e.node.booted import BootedNode, booted
 from e2e.node.engines import CONFIG
 from e2e.packaging.conftest import INSTALL, UPGRADE
 from e2e.packaging.test_deb import POLICY, PROGRAM
+from hook import __version__
 
 UNIT = "reassert-nri.service"
 AGENT = ("reassert-agent.socket", "reassert-agent.service")
@@ -42,6 +45,23 @@ def visible(node: BootedNode) -> set[str]:
 def sh(node: BootedNode, script: str) -> str:
     """Standard output of a script on the node."""
     return node.run("sh", "-euc", script).stdout
+
+
+def told(events: list[dict[str, Any]]) -> list[tuple[str, str | None]]:
+    """Of each change of the wiring among these events, its kind and the version before."""
+    return [(each["event"], each.get("before")) for each in events if each["event"].startswith("node.")]
+
+
+def logged(node: BootedNode) -> list[tuple[str, str | None]]:
+    """What the event log tells, if there is one."""
+    log = node.path("/var/log/reassert/events.jsonl")
+    return told([json.loads(line) for line in log.read_text().splitlines()] if log.exists() else [])
+
+
+def in_journal(node: BootedNode) -> list[tuple[str, str | None]]:
+    """What the journal tells: also of what has deleted the log."""
+    text = sh(node, "journalctl --sync; journalctl --quiet --output json REASSERT_ADAPTER=node")
+    return told([json.loads(json.loads(line)["REASSERT_JSON"]) for line in text.splitlines()])
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +150,7 @@ def test_from_installation_to_purge(node: BootedNode) -> None:
     assert node.properties(UNIT, *state) == state  # the plugin is in the agent
     answering = node.property(AGENT[1], "MainPID")
 
+    assert logged(node) == [("node.install", None)]
     wired = sh(node, "cat /usr/local/sbin/reassert-runc")
     engine = node.property("containerd.service", "MainPID")
     sh(node, upgrade)
@@ -142,6 +163,7 @@ def test_from_installation_to_purge(node: BootedNode) -> None:
     assert sh(node, f"readlink /proc/{process}/exe") == sh(node, f"readlink -f {PROGRAM}")
     assert visible(node) == {f"{VISIBLE}=void"}
     sh(node, "reassert node status")
+    wait_for(lambda: logged(node)[1:] == [("node.upgrade", __version__)], "the event of the upgrade", node.trouble)
 
     trust_store_follows_its_sources(node)
     certs = "/var/lib/reassert/trust/company/live/certs"
@@ -149,6 +171,8 @@ def test_from_installation_to_purge(node: BootedNode) -> None:
     wait_for(lambda: node.property("holder.service", "ActiveState") == "active", "a mount of the store", node.trouble)
 
     assert "/var/lib/reassert/trust stays" in sh(node, "dpkg --purge reassert 2>&1")
+    assert in_journal(node)[-2:] == [("node.uninstall", __version__), ("node.purge", None)]
+    assert not node.path("/var/log/reassert").exists()
     assert [path.name for path in node.path("/var/lib/reassert").iterdir()] == ["trust"]
     assert node.path(f"{certs}/added.pem").exists()
     assert node.path(CONFIG).read_bytes() == containerd
@@ -178,6 +202,7 @@ def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: Boo
     removed = sh(node, "dpkg --remove reassert 2>&1")
     assert "containers start, WITHOUT the policy" in removed
     assert "install the package again" in removed
+    assert logged(node)[-1] == in_journal(node)[-1] == ("node.uninstall", None)
     assert container.exec_environ()
     assert visible(node) == {f"{VISIBLE}=all"}
     sh(node, "systemctl restart containerd")
@@ -195,8 +220,9 @@ def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: Boo
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=void"}
     sh(node, upgrade.replace("--install", "--unpack"))
-    sh(node, f"dpkg --remove reassert; {upgrade}; reassert node uninstall; dpkg --purge reassert")
+    sh(node, f"dpkg --remove reassert; {upgrade}; reassert node uninstall --purge; dpkg --purge reassert")
     node.wait_for_cri()
+    assert in_journal(node)[-3:] == [("node.uninstall", __version__), ("node.purge", None), ("node.purge", None)]
     assert node.path(CONFIG).read_bytes() == containerd
     assert visible(node) == {f"{VISIBLE}=all"}
     for path in ("/usr/local/sbin/reassert-runc", "/usr/lib/reassert", "/etc/reassert", "/var/lib/reassert"):

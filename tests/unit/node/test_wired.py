@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from hook import __version__
 from hook.core.policy.store import STORE
 from hook.node import wired
 from hook.node.change import journal
@@ -93,6 +94,29 @@ def test_a_gap_begins_at_the_last_look_at_which_the_engine_told(machine: Machine
     assert wired.gaps() == [[*CRUN, when - 180, 0]]
     looked.write_text(json.dumps([when, {"crio": {"crun": 1}}, ["crio"], []]))  # of an earlier version
     assert wired.last_look() == {}
+
+
+def test_a_program_that_was_replaced_is_an_event_once(machine: Machine) -> None:
+    """As a package's upgrade does, which runs no `node install`. What the last look saw was another build."""
+    machine.crio()
+    machine.unit("crio.service", 0)
+    record = Record("/nowhere", {"crio": OwnerRecord(adapters=["hook"])})
+    wired.forget()
+    wired.record(record)
+    assert not EVENTS.exists()
+    looked = Path(STORE, wired.FILE)
+    *rest, _ = json.loads(looked.read_text())
+    looked.write_text(json.dumps([*rest, ["0.3.0", "/usr/lib/reassert/other/reassert"]]))
+    for _ in range(2):
+        wired.record(record)
+    [event] = [json.loads(line) for line in EVENTS.read_text().splitlines()]
+    assert {name: event[name] for name in ("event", "engine", "adapters", "version", "before")} == {
+        "event": "node.upgrade",
+        "engine": "crio",
+        "adapters": ["hook"],
+        "version": __version__,
+        "before": "0.3.0",
+    }
 
 
 def test_the_plugin_counts_where_it_is_a_service_of_the_node(machine: Machine) -> None:

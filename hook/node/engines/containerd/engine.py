@@ -8,7 +8,7 @@ import re
 import time
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.jsontext import Malformed
@@ -43,10 +43,12 @@ from hook.node.engines.containerd.settings import (
 from hook.node.engines.nri_validator import NOTE
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
-from hook.node.probe.starter import Starter
 from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
 from hook.node.systemd import option, strings_of
 from hook.node.terminal import counted
+
+if TYPE_CHECKING:
+    from hook.node.probe.starter import Starter
 
 CONFIG = "/etc/containerd/config.toml"
 OLDEST = (1, 6)

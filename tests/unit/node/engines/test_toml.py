@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -121,3 +122,21 @@ def _line(key: str, value: object) -> str:
     if isinstance(value, list):
         return f"{_quoted(key)} = [{', '.join(map(_quoted, value))}]\n"
     return f"{_quoted(key)} = {str(value).lower()}\n"
+
+
+def test_what_lies_there_is_the_edit_if_it_has_the_lines_and_the_values(tmp_path: Path) -> None:
+    """As the last install, or an older version, has written it: its own spelling stays."""
+    file = tmp_path / "config.toml"
+    settings: dict[Key, object] = {BINARY: "/usr/local/sbin/reassert-runc"}
+    edited = edit(USUAL, str(file), settings)
+    spelt = edited.replace('"/usr/local/sbin/reassert-runc"', "'/usr/local/sbin/reassert-runc'")
+    assert spelt != edited
+    for there, wanted in (
+        (spelt, spelt),
+        (spelt.replace("sbin", "bin"), edited),
+        (spelt.replace("# Ask Mary", "# Ask Joe"), edited),
+        (spelt + "disabled_plugins = []\n", edited),
+        ("no TOML", edited),
+    ):
+        file.write_text(there)
+        assert edit(USUAL, str(file), settings) == wanted
