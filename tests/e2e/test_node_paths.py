@@ -12,7 +12,7 @@ import pytest
 
 from e2e.hostile_mounts import FILE
 from e2e.runtimes import EACH, guarded, real_runtime
-from e2e.support import Bundle, Node, run
+from e2e.support import REASSERT, Bundle, Node, run
 from e2e.test_audit import seen
 
 ENV = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - {name: ca, env: [{name: CA, value: x}]}\n"
@@ -69,6 +69,27 @@ def test_volume_in_which_the_policy_can_be_written_is_refused(
     assert refused(pair, node, bundle) == (
         f"the volume {at} can be written and reaches {node.policy} of reassert, and nodePaths.reassert is Refuse"
     )
+
+
+def test_volume_in_a_read_only_one_makes_no_file_among_them(
+    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path
+) -> None:
+    """crun makes the mount point before it makes the volume read-only, and runc refuses."""
+    node.compile(ENV)
+    (directory / "data").mkdir()
+    program = Path(REASSERT).resolve().parent
+    made = program / f"made-{directory.name}"
+    with_env(bundle, pair).bind(program, "/mnt", "ro")
+    bundle.bind(directory / "data", f"/mnt/{made.name}")
+    try:
+        if pair[1] == "wrapper":  # the hook comes after the mounts
+            assert "is in the read-only volume /mnt, so crun makes it, and reaches " in refused(pair, node, bundle)
+            assert not made.exists()
+        else:
+            assert guarded(pair[1], pair[0], node, bundle).create() != 0
+    finally:
+        if made.exists():
+            made.rmdir()
 
 
 def test_env_that_is_named_as_the_volume_is_mounted_hides_it_not(

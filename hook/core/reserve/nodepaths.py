@@ -6,7 +6,7 @@ container's own mount table (`hook.core.linux.look.look_at_node_paths`). Loaded 
 
 import sys
 
-from hook.core.base.compare import clean
+from hook.core.base.compare import clean, parents
 from hook.core.base.errors import named
 from hook.core.container.identity import DOCKER
 
@@ -91,6 +91,25 @@ def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: 
                 found = [each for each in outcome.node_paths_of_reassert if reaches(source, each)]
                 judge(policy, path, found, outcome)
             judge(policy, path, [each for each in ENGINES if f"{source}/".startswith(each)], outcome)
+    _check_nested(policy, mounts, placed, outcome)
+
+
+def _check_nested(policy: "Policy", mounts: "list[Json]", placed: "set[str]", outcome: "Outcome") -> None:
+    """Refuse, or note, mounts in a read-only volume of reassert's own paths: crun makes a file or directory for each.
+
+    It makes the mount point before it makes the volume read-only, so an empty file of any name stays on the node.
+    """
+    volumes: dict[str, str] = {}  # where each is mounted, and its source if it is read-only
+    for mount in mounts:
+        sources = _sources(mount) if is_read_only(mount) else []
+        volumes[clean(str(mount["destination"]))] = sources[0] if sources else ""
+    for at in volumes:
+        above = next((path for path in parents(at) if path in volumes), "")
+        if at in placed or not volumes.get(above):
+            continue
+        made = _without_link(volumes[above].rstrip("/") + at.removeprefix(above.rstrip("/"))) + "/"
+        own_paths = [each for each in outcome.node_paths_of_reassert if made.startswith(each)]
+        judge(policy, at, own_paths, outcome, f"is in the read-only volume {named(above)}, so crun makes it, ")
 
 
 def _sources(mount: "Json") -> "list[str]":
@@ -113,8 +132,11 @@ def _without_link(path: str) -> str:
     return path[len("/var") :] if path.startswith("/var/run/") else path
 
 
-def judge(policy: "Policy", at: str, paths: "list[str]", outcome: "Outcome") -> None:
-    """Add to `outcome` what it means that a volume at a path of the container reaches some of OWN, or of ENGINES."""
+def judge(policy: "Policy", at: str, paths: "list[str]", outcome: "Outcome", why: str = "can be written ") -> None:
+    """Add to `outcome` what it means that a volume at a path of the container reaches some of OWN, or of ENGINES.
+
+    `why`: what lets files of OWN be changed.
+    """
     for path in paths[:1]:
         is_engine = path in ENGINES
         volume, what = f"the volume {named(at)}", path.rstrip("/-")
@@ -123,6 +145,4 @@ def judge(policy: "Policy", at: str, paths: "list[str]", outcome: "Outcome") -> 
         elif is_engine:
             outcome.deny("", KIND, f"{volume} reaches {what} of the engine, and nodePaths.engine is {REFUSE}")
         else:
-            outcome.deny(
-                "", KIND, f"{volume} can be written and reaches {what} of reassert, and nodePaths.reassert is {REFUSE}"
-            )
+            outcome.deny("", KIND, f"{volume} {why}and reaches {what} of reassert, and nodePaths.reassert is {REFUSE}")

@@ -112,3 +112,22 @@ def test_what_proves_a_pod_under_docker_is_reasserts_own_there(source: str) -> N
 )
 def test_what_lies_beside_them_starts(source: str) -> None:
     assert decided(source, UNDER_DOCKER).refusal() == ""
+
+
+@pytest.mark.parametrize(
+    ("volume", "nested", "made"),
+    [
+        ("/etc/reassert", "/mnt/hold", "/etc/reassert"),
+        ("/", "/mnt/run/reassert/probes/x", "/run/reassert"),
+        ("/var/run", "/mnt/reassert/probes/x", "/run/reassert"),
+        ("/", "/mnt/run", ""),
+        ("/srv/reassert", "/mnt/hold", ""),
+    ],
+)
+def test_a_mount_in_a_read_only_volume_of_reasserts_own_files_is_refused(volume: str, nested: str, made: str) -> None:
+    start = container(mounts=[{**bind("/mnt", volume), "options": ["rbind", "ro"]}, bind(nested, "/data")]).start
+    denials = [str(reason) for reason in plan(policy(), Container(POD, start)).denials]
+    refusal = f"the volume {nested} is in the read-only volume /mnt, so crun makes it, and reaches {made} of reassert"
+    assert denials == ([f"{refusal}, and nodePaths.reassert is Refuse"] if made else [])
+    start.mounts.append(bind(f"{nested}/x", "/data"))
+    assert len(plan(policy(), Container(POD, start)).denials) == bool(made), "that one is made in the nested volume"
