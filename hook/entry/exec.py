@@ -16,6 +16,7 @@ from hook.core.base.compare import clean
 from hook.core.base.errors import Unacceptable, describe
 from hook.core.base.jsontext import Malformed, bounded, decode, encode, members
 from hook.core.base.system import is_file, read_fd, write_all
+from hook.core.container.identity import CONTAINER, CRIO, crio
 from hook.core.container.runtime_records import bundle_of
 from hook.core.container.spec import (
     ENTRIES,
@@ -242,11 +243,15 @@ def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]
     return arguments
 
 
-def not_restored(decided: Plan, case: Case) -> "list[Reason]":
+def not_restored(decided: Plan, case: Case, spec: Spec) -> "list[Reason]":
     """Why a checkpoint must not be restored: one reason for each rule that applies.
 
-    A restored container has the env and mounts of its checkpoint, whatever config.json says.
+    A restored container has the env and mounts of its checkpoint, whatever config.json says. CRI-O writes annotations
+    of the checkpoint over its own ones, and kubelet's labels over both: it has no image that counts, and is no sandbox.
     """
+    if case.identity and case.identity.engine == CRIO:
+        own = {"io.kubernetes.cri-o.ContainerType": CONTAINER, "io.kubernetes.cri-o.Image": ""}
+        decided = case.decide(crio({**spec.annotations, **own}), spec)
     message = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
     if case.audited_rules:
         case.audited_rules.would_refuse(

@@ -140,7 +140,7 @@ def _at_stage(options: Options, stage: str, kinds: "frozenset[str]", caller: Hoo
         if HANDED_ON not in options.flags and restores(caller.runtimes_arguments()):
             from hook.entry.exec import not_restored  # few containers are restored
 
-            return Done(NOWHERE, not_restored(decided, case), [])
+            return Done(NOWHERE, not_restored(decided, case, spec), [])
         created = write_spec.read(spec.annotations) if HANDED_ON in options.flags else None
         late = _late(decided, spec, created if created and created.policy != decided.policy.fingerprint else None)
         if case.in_sentry and not late:

@@ -94,7 +94,7 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
         if invocation.verb == "restore" or invocation.value("fs-restore-image-path"):
             from hook.entry.exec import not_restored  # not loaded by a create
 
-            refusals = not_restored(decided, case)
+            refusals = not_restored(decided, case, spec)
             if refusals:
                 return Done(denials=refusals, edits=[])
         bundle = absolute(invocation.value("bundle") or "")

@@ -78,8 +78,11 @@ def unreadable(policy: Policy) -> Iterator[Finding]:
 
 _APPS = frozenset(APP_TYPES)
 
-_UNKNOWN = {"docker": ("images", "containerTypes")}
+_UNKNOWN = {"docker": ("images", "containerTypes"), "crio": ("containerTypes",)}
 """The conditions of `match` that are never known of a container of an engine, whatever the node does."""
+
+_UNDER = {"crio": "crio without NRI"}
+"""How an engine is called there. CRI-O's CRI answers about a container when it is created."""
 
 _UNMET = {"podman": ("namespaces", "podSelector")}
 """Conditions that are never met, since no container of the engine belongs to a pod."""
@@ -88,15 +91,16 @@ _UNMET = {"podman": ("namespaces", "podSelector")}
 def never_known(policy: Policy, engines: Iterable[str]) -> Iterator[Finding]:
     """Yields a warning for each condition that no container of a wired engine can be held against.
 
-    `engines`: the names of the wired engines. containerd and CRI-O know all of them (hook.core.facts.cri).
+    `engines`: the names of the wired engines. containerd knows all of them (hook.core.facts.cri).
     """
     for engine in engines:
+        under = _UNDER.get(engine, engine)
         for number, rule in enumerate(policy.candidates(None)):
             place: Place = ("spec", "rules", number, "match")
             for field, wanted in rule.conditions.items():
                 if field in _UNKNOWN.get(engine, ()) and (field != "containerTypes" or _APPS & {*wanted} < _APPS):
                     becomes = "is not met" if rule.skip_unknown else "counts as met"
-                    text = f"selects by {field}, which is never known under {engine}: the condition {becomes} there"
+                    text = f"selects by {field}, which is never known under {under}: the condition {becomes} there"
                 elif field in _UNMET.get(engine, ()) and wanted != ["*"]:
                     text = f"selects by {field}: it applies to no container of {engine}, which has no pods"
                 else:
@@ -104,7 +108,7 @@ def never_known(policy: Policy, engines: Iterable[str]) -> Iterator[Finding]:
                 yield Finding(WARNING, (*place, field), f"rule {rule.name} {text}")
         kinds = sorted(_APPS & {*policy.excluded_types}) if "containerTypes" in _UNKNOWN.get(engine, ()) else []
         for kind in kinds:
-            text = f"exclude: the type {kind} is never known under {engine}: it excludes no container there"
+            text = f"exclude: the type {kind} is never known under {under}: it excludes no container there"
             yield Finding(WARNING, ("spec", "exclude", "containerTypes"), text)
 
 

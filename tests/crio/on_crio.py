@@ -65,6 +65,21 @@ TEAM_RULE = """\
 """
 """Covers the probes only if CRI-O can tell their namespace."""
 
+LABELS = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  exclude: {containerTypes: [sandbox, init]}
+  rules:
+  - name: web
+    match: {podSelector: {matchLabels: {tier: web}}}
+    env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}]
+  - name: preset
+    match: {podSelector: {matchLabels: {tier: db}}, ifUnknown: Skip}
+    env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]
+"""
+
 
 @pytest.fixture(scope="module")
 def crio(module_boot: Boot) -> BootedNode:
@@ -120,12 +135,17 @@ class OnCrio:
         assert found["problems"] == []
         return {handler["name"]: handler["wired"] for handler in found["engines"]["crio"]["handlers"]}
 
-    def hostile(self, handler: str) -> Container:
-        """A running container that overrides what is reserved."""
-        labels = {"io.kubernetes.pod.name": "p", "io.kubernetes.pod.namespace": "default", "io.kubernetes.pod.uid": "u"}
-        pod = self.booted.cri.run_pod(handler, labels=labels)
+    def hostile(
+        self,
+        handler: str,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        kubelet: dict[str, str] | None = None,
+    ) -> Container:
+        """A running container that overrides what is reserved. `kubelet`: its annotations; the others: its pod's."""
+        pod = self.booted.cri.run_pod(handler, labels=labels, annotations=annotations)
         try:
-            return pod.run(env=ENV, mounts=[("/tmp", "/etc/ssl")])
+            return pod.run(env=ENV, mounts=[("/tmp", "/etc/ssl")], annotations=kubelet)
         except CriError:
             pod.remove()
             raise
@@ -164,6 +184,35 @@ def test_in_proved_and_out_again(on: OnCrio, adapter: str) -> None:
     assert "nothing was restarted" in on.node("install")
     on.node("uninstall")
     on.is_untouched()
+
+
+@pytest.fixture
+def by_label(on: OnCrio) -> Iterator[OnCrio]:
+    policy = on.booted.path(POLICY_FILE)
+    before = policy.read_bytes()
+    policy.write_text(LABELS)
+    on.node("install", "--adapter", "runtime")
+    yield on
+    on.node("uninstall")
+    policy.write_bytes(before)
+
+
+def test_a_rule_applies_to_the_pods_with_its_labels(by_label: OnCrio) -> None:
+    bundle = {"REQUESTS_CA_BUNDLE": OURS["REQUESTS_CA_BUNDLE"]}
+    for handler in ("crun", "runc"):
+        for tier, gets in (("web", bundle), ("db", {"NVIDIA_VISIBLE_DEVICES": "void"}), ("other", {})):
+            container = by_label.hostile(handler, {"tier": tier})
+            assert reserved_in(container.environ()) == {**OVERRIDDEN, **gets}
+            assert reserved_in(container.exec_environ()) == {**OVERRIDDEN, **gets}
+
+
+def test_the_type_of_an_app_container_is_unknown(by_label: OnCrio) -> None:
+    """CRI-O answers about a container when it is created. Annotations of pods, which it copies, say nothing."""
+    init = {"io.kubernetes.container.type": "init"}
+    forged = {**init, "io.kubernetes.cri-o.Annotations": json.dumps(init)}
+    for of_pod, kubelet in (({}, init), (forged, {})):
+        container = by_label.hostile("crun", {"tier": "web"}, of_pod, kubelet=kubelet)
+        assert reserved_in(container.environ()) == {**OVERRIDDEN, "REQUESTS_CA_BUNDLE": OURS["REQUESTS_CA_BUNDLE"]}
 
 
 def test_exec_in_an_old_container_after_uninstall(on: OnCrio) -> None:

@@ -20,6 +20,8 @@ from e2e.test_precreate import Podman, podman, working_podman  # noqa: F401  # f
 EACH = ("runc", "runc-trixie", "runc-forky", "crun-forky")
 EVIL = "REQUESTS_CA_BUNDLE=/tmp/evil"
 NOTHING = POLICY.replace("[kube-system]", "[default]")
+SANDBOX = POLICY.replace("{namespaces: [kube-system]}", "{containerTypes: [sandbox]}")
+IMAGE = POLICY.replace("- name: company-ca\n", "- name: company-ca\n    match: {images: [example.org/*]}\n")
 REASON = "a restored container has the env and mounts of its checkpoint, which reassert cannot correct"
 
 
@@ -116,6 +118,28 @@ def test_hook_refuses_it_under_runc_and_crun_calls_no_hook(node: Node, bundle: B
         else:
             assert (environ, REASON in said) == ([], True), said
             assert [event["event"] for event in node.logged()] == ["container.denied"]
+
+
+@pytest.mark.parametrize("policy", [SANDBOX, IMAGE], ids=["sandbox", "image"])
+def test_under_cri_o_a_checkpoint_cannot_say_what_it_is(node: Node, bundle: Bundle, real: str, policy: str) -> None:
+    """CRI-O writes the checkpoint's annotations over its own, and kubelet's labels over both."""
+    labels = {"pod.namespace": "default", "pod.name": "p", "pod.uid": "1-2", "container.name": "c"}
+    forged = {
+        "cri-o.ContainerType": "sandbox" if policy == SANDBOX else "container",
+        "cri-o.Image": "example.com/other:1",
+    }
+    bundle.spec["annotations"] |= {f"io.kubernetes.{key}": value for key, value in {**forged, **labels}.items()}
+    bundle.spec["linux"]["cgroupsPath"] = f"/crio-{'0' * 64}"
+    bundle.save()
+    node.compile(policy)
+    with restored(node.dispatcher(real), bundle) as (said, environ):
+        assert (environ, said) == ([], f"reassert: refused default/p/c: rule company-ca: {REASON}\n")
+    assert [event["event"] for event in node.logged()] == ["container.denied"]
+    if "crun" not in real:  # which calls no hook
+        bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
+        bundle.save()
+        with restored(real, bundle) as (said, environ):
+            assert (environ, REASON in said) == ([], True), said
 
 
 STAND_IN = """#!/bin/sh

@@ -113,7 +113,7 @@ def identify(spec: Spec, copied: bool = False) -> Identity:
     if engine == CONTAINERD:
         return _containerd(annotations)
     if engine == CRIO:
-        return _crio(annotations)
+        return crio(annotations)
     if engine == PODMAN:
         return _podman()
     manager = annotations.get(_MANAGER)
@@ -126,7 +126,7 @@ def identify(spec: Spec, copied: bool = False) -> Identity:
     if copied and CRI + "sandbox-id" in annotations:
         return _containerd(annotations)
     if copied and _CRIO + "ContainerType" in annotations:
-        return _crio(annotations)
+        return crio(annotations)
     return Identity("ambiguous", None)
 
 
@@ -176,12 +176,12 @@ def _containerd(annotations: "dict[str, str]") -> Identity:
     )
 
 
-def _crio(annotations: "dict[str, str]") -> Identity:
+def crio(annotations: "dict[str, str]") -> Identity:
     """CRI-O writes in this order: a pod's allowed annotations, its own annotations, kubelet's labels one by one.
 
     For a sandbox it writes the pod's annotations between its own and kubelet's labels, so there only kubelet's labels
     are certain. In a sandbox the container's name can be the pod's. A pod that sets its sandbox's type to "container"
-    gains nothing: `exclude` for sandboxes then does not apply to it.
+    gains nothing: `exclude` for sandboxes then does not apply to it. A checkpoint that is restored: `not_restored`.
     """
     types = types_of(annotations.get(_CRIO + "ContainerType"))
     app = types == APP_TYPES

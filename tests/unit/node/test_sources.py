@@ -118,7 +118,7 @@ def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None
     ("match", "engine", "said"),
     [
         ({"podSelector": {"matchLabels": {"a": "b"}}}, "containerd", None),
-        ({"containerTypes": ["init"]}, "crio", None),
+        ({"containerTypes": ["init"]}, "crio", "containerTypes, which is never known under crio without NRI: the c"),
         ({"containerTypes": ["init"]}, "docker", "containerTypes, which is never known under docker: the condition c"),
         ({"containerTypes": ["init", "container", "ephemeral"]}, "docker", None),
         (
@@ -138,5 +138,6 @@ def test_a_condition_that_an_engine_never_shows_is_said(match: dict[str, Any], e
 def test_an_exclusion_that_never_takes_effect_is_said() -> None:
     excluding = policy(exclude={"containerTypes": ["sandbox", "init"]})
     assert problems_and_hints(excluding, ["containerd"]) == ([], [])
-    [hint] = problems_and_hints(excluding, ["docker"])[1]
-    assert "type init is never known under docker: it excludes no container there" in hint
+    for engine, under in (("docker", "docker"), ("crio", "crio without NRI")):
+        [hint] = problems_and_hints(excluding, [engine])[1]
+        assert f"type init is never known under {under}: it excludes no container there" in hint
