@@ -382,9 +382,9 @@ def test_a_container_whose_main_thread_has_ended_is_listed(compiled_node: Node, 
         container.wait_for("hidden")
         wait_for(lambda: stat_of(pid)[0] == "Z", "the main thread ends")
         assert audited(compiled_node, container) == (2, ["unknown"])
-        (found,) = running([container.id])
+        (found,) = [each for each in running() if each.id == container.id]
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: not running([container.id]), "all threads end")
+        wait_for(lambda: container.id not in [each.id for each in running()], "all threads end")
         assert audit(read_round(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
     finally:
         with suppress(ProcessLookupError):

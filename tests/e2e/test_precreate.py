@@ -41,7 +41,8 @@ def node(compiled_node: Node) -> Node:
 def hostile_config(bundle: Bundle) -> str:
     """config.json of a container that sets what is reserved, with fields that nobody knows."""
     bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "OTHER=stays"]
-    bundle.bind("/tmp", "/etc/ssl/certs")
+    (bundle.directory / "certs").mkdir(exist_ok=True)
+    bundle.bind(bundle.directory / "certs", "/etc/ssl/certs")
     bundle.spec["root"]["path"] = str(bundle.rootfs)  # as podman has it
     bundle.spec["x-unknown"] = {"a": [1.50, "é", None]}
     return json.dumps(bundle.spec, ensure_ascii=False, indent=3)
@@ -141,7 +142,7 @@ def podman(working_podman: Podman) -> Iterator[Podman]:
         file.unlink()
 
 
-PODS_WISH = ("--env=REQUESTS_CA_BUNDLE=/tmp/evil", "--env=OTHER=stays", "--volume=/tmp:/etc/ssl/certs")
+PODS_WISH = ("--env=REQUESTS_CA_BUNDLE=/tmp/evil", "--env=OTHER=stays", "--volume=/usr/share:/etc/ssl/certs")
 LOOK = ("/bin/sh", "-c", "env; ls /etc/ssl/certs; grep ' /etc/ssl' /proc/self/mountinfo")
 
 

@@ -265,7 +265,7 @@ class View:
         self.ours: dict[int, PlaceMount] = {}
         self.places: dict[str, Place] = {}
         self._nodes: tuple[set[str], set[tuple[str, str]]] | None = None
-        self._points: set[tuple[str, str, str]] | None = None
+        self._points: dict[tuple[str, str, str], bool] = {}
 
     def row(self, number: int) -> Row:
         """The mount with an id. Raises PathEscapes."""
@@ -343,9 +343,9 @@ class View:
         if "idmapped" not in row.options or not self.there or self.was_replaced(edit):
             return False
         number, source = self.tree(edit)
-        there = source + below, row.device, row.root
-        nodes = [own for own in self.nodes_table.values() if (own.point, own.device, own.root) == there]
-        return True not in ["idmapped" in own.options for own in (nodes if below else [self.row(number)])]
+        if below:
+            return not self._nodes_points().get((source + below, row.device, row.root))
+        return "idmapped" not in self.row(number).options
 
     def was_replaced(self, edit: PlaceMount) -> bool:
         """Whether hook.core.linux.idmap has replaced an edit's mount: the old one then covers the source."""
@@ -426,9 +426,14 @@ class View:
 
     def came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
-        if self._points is None:
-            self._points = {(own.point, own.device, own.root) for own in self.nodes_table.values()}
-        return (self.tree(edit)[1] + path, row.device, row.root) in self._points
+        return (self.tree(edit)[1] + path, row.device, row.root) in self._nodes_points()
+
+    def _nodes_points(self) -> "dict[tuple[str, str, str], bool]":
+        """Whether each of the node's mounts is idmapped, by its place, device and root."""
+        for own in self.nodes_table.values() if not self._points else ():
+            key = own.point, own.device, own.root
+            self._points[key] = self._points.get(key, False) or "idmapped" in own.options
+        return self._points
 
     def set_options(self, row: Row, wanted: list[str]) -> None:
         """`ro` of a bind mount is not recursive in any runtime; the kernel makes it so for each mount."""

@@ -6,7 +6,7 @@ container's own mount table (`hook.core.linux.look.look_at_node_paths`). Loaded 
 
 import sys
 
-from hook.core.base.compare import clean, parents
+from hook.core.base.compare import clean, is_below
 from hook.core.base.errors import named
 from hook.core.container.identity import DOCKER
 
@@ -103,13 +103,15 @@ def _check_nested(policy: "Policy", mounts: "list[Json]", placed: "set[str]", ou
     for mount in mounts:
         sources = _sources(mount) if is_read_only(mount) else []
         volumes[clean(str(mount["destination"]))] = sources[0] if sources else ""
-    for at in volumes:
-        above = next((path for path in parents(at) if path in volumes), "")
-        if at in placed or not volumes.get(above):
-            continue
-        made = _without_link(volumes[above].rstrip("/") + at.removeprefix(above.rstrip("/"))) + "/"
-        own_paths = [each for each in outcome.node_paths_of_reassert if made.startswith(each)]
-        judge(policy, at, own_paths, outcome, f"is in the read-only volume {named(above)}, so crun makes it, ")
+    above: list[str] = []  # the mounts above each path, which come before it in this order
+    for at in sorted(volumes, key=lambda path: path.replace("/", "\0")):
+        while above and not is_below(at, above[-1]):
+            above.pop()
+        if above and volumes[above[-1]] and at not in placed:
+            made = _without_link(volumes[above[-1]].rstrip("/") + at.removeprefix(above[-1].rstrip("/"))) + "/"
+            own_paths = [each for each in outcome.node_paths_of_reassert if made.startswith(each)]
+            judge(policy, at, own_paths, outcome, f"is in the read-only volume {named(above[-1])}, so crun makes it, ")
+        above.append(at)
 
 
 def _sources(mount: "Json") -> "list[str]":

@@ -97,7 +97,7 @@ def test_nobody_else_says_why(start: Cold) -> None:
 def test_every_reason_is_documented() -> None:
     text = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
     for reason in (*FRONTS, *REASONS, "unknown"):
-        assert f"| `{reason}` |" in text, reason
+        assert f"\n- `{reason}`: " in text, reason
 
 
 @pytest.mark.engine
