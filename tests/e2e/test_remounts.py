@@ -146,16 +146,27 @@ def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node
 
 
 def test_directories_in_each_other_start_with_two_adapters(node: Node, bundle: Bundle, real: str) -> None:
-    """The wrapper and the hook both look: the second one finds mounts that the first one has replaced."""
+    """The wrapper and the hook both look: the second one finds mounts that the first one has replaced.
+
+    That of CA is replaced after that of CA/certs, and covers it.
+    """
     ca(node)
     (node.ca / "certs").mkdir(exist_ok=True)
-    (node.ca / "certs/ca.crt").write_text("below\n")
-    below = "{hostPath: CA/certs, mountPath: /etc/ssl/certs, readOnly: true}"
-    node.compile(DIRECTORY.replace("true}", f"true}}, {below}, {{hostPath: CA, mountPath: /company, readOnly: true}}"))
+    for name in ("ca.crt", "own.crt"):
+        (node.ca / "certs" / name).write_text("below\n")
+    more = (
+        "CA/certs, mountPath: /etc/ssl/certs",
+        "CA/ca.crt, mountPath: /etc/ssl/certs/own.crt",
+        "CA, mountPath: /usr/share/ca",
+    )
+    node.compile(
+        DIRECTORY.replace("true}", ", ".join(["true}", *(f"{{hostPath: {each}, readOnly: true}}" for each in more)]))
+    )
     bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
     with guarded("wrapper", real, node, administrator(bundle)) as container:
-        paths = ("/etc/ssl/ca.crt", "/etc/ssl/certs/ca.crt", "/company/certs/ca.crt")
-        assert [container.exec("/bin/cat", path) for path in paths] == ["company\n", "below\n", "below\n"]
+        paths = ("/etc/ssl/ca.crt", "/etc/ssl/certs/ca.crt", "/etc/ssl/certs/own.crt", "/usr/share/ca/certs/ca.crt")
+        seen = [container.exec("/bin/cat", path) for path in paths]
+        assert seen == ["company\n", "below\n", "company\n", "below\n"]
 
 
 @pytest.mark.parametrize("second", ["/etc/ssl/./volume", "/etc/ssl/below"])

@@ -349,9 +349,9 @@ class View:
 
     def was_replaced(self, edit: PlaceMount) -> bool:
         """Whether hook.core.linux.idmap has replaced an edit's mount: the old one then covers the source."""
-        number, source = self.tree(edit)
-        row = self.row(number)
-        return row.point == source and _shows_what_it_covers(row, self.table)
+        _, source = self.tree(edit)  # there, though that of a directory above may cover this one in turn
+        rows = [row for row in self.table.values() if row.point == source]
+        return any(_shows_what_it_covers(row, self.table) for row in rows)
 
     def _check_way(self, edit: PlaceMount, place: Place) -> None:
         """Checks that no other mount than the root and the policy's is above: users of a volume can change it."""
