@@ -476,6 +476,7 @@ UNREACHED: dict[str, str] = {
     "linux/early.py _in_sentry": _SENTRY,
     "linux/idmap.py": _MOUNTED,
     "linux/look.py View._nodes_points": _MOUNTED,
+    "linux/look.py View.was_replaced": _MOUNTED,
     "linux/look.py View._of_the_node": _MOUNTED,
     "linux/look.py look": _MOUNTED,
     "linux/lookdevices.py look_at_cgroups": "one pass over the mounts, and over the parents of cgroups'",
