@@ -226,6 +226,8 @@ class Runner:
         self.files = [name for name in listed.split("\0") if name and (self.root / name).is_file()]
         venv = self.root / "build/venv-mutants/bin/python"
         self.python = str(venv) if venv.exists() else sys.executable
+        self.green: set[str] = set()  # tests that pass on the unchanged tree
+        self.red: set[str] = set()
 
     def copy(self, mutant: Mutant | None) -> Path:
         """Raises ValueError if the file has changed since the mutant was made."""
@@ -255,6 +257,7 @@ class Runner:
         if not tests:
             return "no test", ""
         command = [self.python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+        command += [f"--deselect={each}" for each in self.red]
         command += ["--fast"] if tier == "unit" and (top / "tests/conftest.py").exists() else []
         temporary = Path(f"{top}-tmp")
         shutil.rmtree(temporary, ignore_errors=True)
@@ -279,8 +282,22 @@ class Runner:
             return ended or "passed", ""
         if code in (0, 5) or "ERROR: not found" in output or "ERROR: file or directory not found" in output:
             return "no test", ""
-        first = re.search(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
+        first = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", output, re.MULTILINE)
         return "failed", first[1] if first else f"pytest: {code}"
+
+    def noticed(self, mutant: Mutant, top: Path, tests: list[str], tier: str, limit: float) -> tuple[str, str]:
+        """The same of a mutant in `top`, without the tests that fail on the unchanged tree too."""
+        while True:
+            outcome, test = self.run(top, tests, tier, limit)
+            if outcome != "failed" or test in self.green:
+                return outcome, test
+            unchanged, _ = self.run(self.copy(None), [test], tier, float("inf"))
+            self.copy(mutant)
+            if unchanged != "failed":
+                self.green.add(test)
+                return outcome, test
+            print(f"red without a mutant, left out: {test}", flush=True)
+            self.red.add(test)
 
     def of(self, mutant: Mutant) -> dict[str, Any]:
         """What became of a mutant: stillborn, killed by a tier, alive, or untested."""
@@ -306,10 +323,10 @@ class Runner:
                 if tier == "unit" and not mutant.path.endswith(".c") and is_near(test, mutant.path)
             ]
             if near and near != tests:  # most die of these, which are collected in a moment
-                outcome, test = self.run(top, near, tier, self.options.cpu)
+                outcome, test = self.noticed(mutant, top, near, tier, self.options.cpu)
                 if outcome in ("failed", "stalled"):
                     return {**result, "fate": tier, "by": test or outcome}
-            outcome, test = self.run(top, tests, tier, self.options.cpu)
+            outcome, test = self.noticed(mutant, top, tests, tier, self.options.cpu)
             if outcome == "long":  # for the tests, or for the mutant?
                 began = os.times()
                 self.run(self.copy(None), tests, tier, float("inf"))
