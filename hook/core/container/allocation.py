@@ -182,11 +182,11 @@ def _varint(data: bytes, at: int) -> "tuple[int, int]":
 def message(value: object, strict: bool = False) -> "dict[int, int | bytes]":
     """The fields of a message, by number. Of a repeated number the last counts; a field of the wrong type is ignored.
 
-    `strict`: a field of the wrong type is an error. It is used for map entries, which the protobuf library would drop.
+    `strict`: it is an entry of a map, so any other field is an error. Not all protobuf libraries drop the same entries.
     """
     parts = fields(value) if isinstance(value, bytes) else []
-    if strict and any(content is None for _, content in parts):
-        raise Malformed("the device plugin's answer has an entry of a map with a field of the wrong type")
+    if strict and any(content is None or number > 2 for number, content in parts):
+        raise Malformed("the device plugin's answer has an entry of a map that is not a key and a value")
     return {number: content for number, content in parts if content is not None}
 
 

@@ -47,11 +47,6 @@ _TEXT = tuple(
 )
 """Types of strings that OpenSSL compares as text."""
 
-_NO_NAME = tuple(
-    getattr(x509.name._ASN1Type, kind) for kind in ("OctetString", "UTCTime", "GeneralizedTime", "VisibleString")
-)
-"""Types that `cryptography` reads in a name and OpenSSL refuses (`mstring wrong tag`): it reads no further."""
-
 _KEY = "a private key, not a certificate; remove it from the file, and keep it where only its owner can read it"
 
 
@@ -138,6 +133,15 @@ class Certificate:
     def pem(self) -> bytes:
         """In PEM."""
         return self.parsed.public_bytes(serialization.Encoding.PEM)
+
+    def require_openssl(self) -> None:
+        """Raises ValueError if OpenSSL cannot read it: of a file, it reads nothing after such a certificate."""
+        # `cryptography` reads certificates itself, and PKCS#7 with OpenSSL.
+        wrapped = pkcs7.serialize_certificates([self.parsed], serialization.Encoding.DER)
+        try:
+            pkcs7.load_der_pkcs7_certificates(wrapped)
+        except ValueError:
+            raise ValueError("OpenSSL refuses it") from None
 
     def not_a_ca(self) -> str:
         """Why it cannot sign other certificates, or ""."""
@@ -250,9 +254,7 @@ def _checked(content: bytes, place: Place, added: bool) -> Certificate:
     try:
         certificate.not_a_ca()
         _ = certificate.hash, certificate.subject, certificate.issuer, certificate.begins, certificate.ends
-        for attribute in (*certificate.parsed.subject, *certificate.parsed.issuer):
-            if attribute._type in _NO_NAME:
-                raise ValueError(f"a name has a value of type {attribute._type.name}, which OpenSSL refuses")
+        certificate.require_openssl()
     except _UNREADABLE as error:
         raise _broken(place, error) from None
     return certificate

@@ -155,6 +155,7 @@ def test_truncated_answer_is_no_answer_unless_a_field_ends_there(answer: Any) ->
 @example(b"\x12\x09\x19" + b"\x01" * 8)  # eight bytes as read_only
 @example(b"\x09" + b"\x0a\x00\x12\x00\x0a\x00\x12\x00")  # eight bytes as an env entry
 @example(b"\x0a\x09\x09" + b"\0" * 8)  # eight bytes as an env name
+@example(b"\x0a\x02\x78\x01")  # an env entry with a field 15
 @example(b"\x02\x00")  # field number 0
 @example(b"\x0b\x0c")  # a group
 @example(b"\x0a\x04\x0a\x02\xff\xfe")  # not UTF-8

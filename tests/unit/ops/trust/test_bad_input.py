@@ -81,8 +81,11 @@ def test_a_source_that_is_no_certificate_is_refused(content: bytes, message: str
         certificates(content, "/x.pem", added=True, limit=9)
 
 
-def test_a_name_of_a_type_that_openssl_refuses_is_refused() -> None:
-    """OpenSSL reads no certificate after such a one. What is taken goes through the real openssl."""
+def test_what_openssl_refuses_is_refused() -> None:
+    """OpenSSL reads no certificate after such a one. What is taken goes through the real openssl.
+
+    Names of all types, and a key of an unknown algorithm, whose parameter is a string of parts that it does not have.
+    """
     before, name, after = GOOD.der.partition(b"\x0c\x07Good CA")
     between, _, after = after.partition(name)
     taken = []
@@ -92,6 +95,12 @@ def test_a_name_of_a_type_that_openssl_refuses_is_refused() -> None:
             with contextlib.suppress(TrustError):
                 taken += [(tag, each) for each in certificates(before + names + after, "ca.der", True, 1)]
     assert {tag for tag, _ in taken} >= {12, 18, 19, 20, 22}
+    algorithm = bytes.fromhex("06072a8648ce3d0201")
+    for parameter in (b"\x06", b"\x1a", b"\x3a"):
+        changed = GOOD.der.replace(algorithm + b"\x06", algorithm[:-1] + b"\x51" + parameter)
+        with contextlib.suppress(TrustError):
+            taken += [(parameter[0], each) for each in certificates(changed, "ca.der", True, 1)]
+    assert taken[-1][0] == 0x1A
     for tag, each in taken:
         read = subprocess.run(["openssl", "x509", "-inform", "der", "-noout"], input=each.content, capture_output=True)
         assert read.returncode == 0, (tag, read.stderr)
