@@ -136,13 +136,15 @@ def group_of(test: str) -> str:
     """Tests of one group run one after the other in one process, so they have one booted node or one containerd.
 
     That is a file's tests with one suite of Debian; of tests/e2e/cri and tests/e2e/nri all files' with one containerd.
-    The files about the Debian package share two packages.
+    The files about the Debian package share two packages. The targets of tests/fuzz have nothing in common.
     """
     file, _, name = test.partition("::")
     parameters = name.partition("[")[2].rstrip("]").split("-")
     suite = next((parameter for parameter in parameters if parameter in SUITES), "")
     shared = re.match("tests/e2e/(cri|nri)/", file)
     packages = file.startswith("tests/e2e/packaging/test_deb")
+    if file.startswith("tests/fuzz/"):
+        suite = parameters[0]
     return "tests/e2e/packaging/test_deb" if packages else f"{shared[0] if shared and suite else file} {suite}"
 
 

@@ -4,10 +4,11 @@
 #   tests/run.sh --fast                    as any user: formatter, linter, types, and the unit tests that need neither root
 #                                         nor a build
 #   tests/run.sh --fast tests/unit -k glob only some of them; the arguments are pytest's
-#   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes
+#   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes; each target of
+#                                         tests/fuzz for a minute
 #   sudo tests/run.sh --rest               the same without what `--fast` runs
 #   sudo tests/run.sh tests/e2e/test_hook.py -k audit
-#   sudo tests/run.sh --fuzz 600          fuzz each target of tests/fuzz for so many seconds, with other inputs each time
+#   sudo tests/run.sh --fuzz 3600         only fuzz each target of tests/fuzz, for so many seconds
 #
 # In CI (CI=true) a test that is skipped because the machine lacks something counts as failed, and `--fast` tries as many
 # examples as the others.
@@ -130,6 +131,7 @@ if [ -n "$checking" ]; then
   wait "$checking" || { cat build/check.log; exit 1; }
   cat build/check.log
   took "formatter, linter and types, after the build"
+  export REASSERT_FUZZ_SECONDS=60
   # More workers than cores: they wait for a node to boot, an engine to start, or a deadline to pass.
   set -- --numprocesses=6 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi

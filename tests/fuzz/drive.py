@@ -30,7 +30,7 @@ def main() -> None:
         (Path(scratch) / "work").mkdir()
         targets.WORK = Path(scratch) / "work"
         files = any(Path(one).is_file() for one in more)  # to be run again
-        libfuzzer = [sys.argv[0], *more, "-timeout=30", "-rss_limit_mb=4096", *([] if files else [str(kept)])]
+        libfuzzer = [sys.argv[0], *more, "-timeout=120", "-rss_limit_mb=4096", *([] if files else [str(kept)])]
         atheris.Setup(libfuzzer, targets.TARGETS[options.target])
         atheris.Fuzz()
 

@@ -230,9 +230,7 @@ _MISSING_STATE = re.compile("container does not exist|status`: No such")
 def _said(runtime: str, arguments: tuple[str, ...], cwd: Path) -> str:
     environment = {"PATH": os.environ["PATH"], "XDG_RUNTIME_DIR": str(WORK)}
     command = [runtime, *arguments]
-    done = subprocess.run(
-        command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False
-    )
+    done = subprocess.run(command, cwd=cwd, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False)
     return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 

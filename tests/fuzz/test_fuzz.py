@@ -1,4 +1,4 @@
-"""Each target holds for its corpus and for a few thousand mutations of it, and finds a bug that is put back."""
+"""Each target holds for its corpus and for mutations of it, and finds a bug that is put back."""
 
 from __future__ import annotations
 
