@@ -258,7 +258,8 @@ class Runner:
             return "no test", ""
         command = [self.python, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
         command += [f"--deselect={each}" for each in self.red]
-        command += ["--fast"] if tier == "unit" and (top / "tests/conftest.py").exists() else []
+        if (top / "tests/conftest.py").exists():
+            command += ["--fast"] if tier == "unit" else ["-k", self.options.engine]
         temporary = Path(f"{top}-tmp")
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
@@ -365,6 +366,7 @@ def main() -> int:
     parser.add_argument("--cpu", type=float, default=60, help="seconds of CPU that tests may take in any case")
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1], help=argparse.SUPPRESS)
     parser.add_argument("--scratch", type=Path, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--engine", default="", help="which engine tests run here: an expression of pytest's -k")
     parser.add_argument("--tests", nargs="+", help="these tests, whatever coverage says")
     options = parser.parse_args()
     runner = Runner(options)
