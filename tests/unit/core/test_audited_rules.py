@@ -75,6 +75,7 @@ def test_policy_of_rules_in_audit_mode_alone_is_in_audit_mode(mode: str) -> None
 def test_container_that_only_a_tried_rule_would_change() -> None:
     tried = Tried(CA, PROXY, env=("CA=/ca.pem",))
     assert (tried.event["event"], tried.event["applied"], tried.event["verified"]) == ("container.edited", False, "")
+    assert tried.event["tried"] is True
     assert Tried(CA, PROXY, env=("CA=/ca.pem", "PROXY=p")).verdict.event is None
 
 

@@ -329,6 +329,16 @@ def test_rules_that_want_the_same_do_not_contradict() -> None:
     assert problems(document({"name": "one", **A}, {"name": "other", **A})) == []
 
 
+@pytest.mark.parametrize(("other", "severity"), [("a", []), ("b", ["error"])])
+def test_rules_that_trust_different_namespaces_contradict(other: str, severity: list[str]) -> None:
+    values = [
+        {"deviceAllocation": {"default": "d", "trusted": [{"namespaces": [name], "reservedBy": ["r"]}]}}
+        for name in ("a", other)
+    ]
+    rules = [{"name": f"r{at}", "env": [{"name": "A", "valueFrom": value}]} for at, value in enumerate(values)]
+    assert [problem.severity for problem in problems(document(*rules))] == severity
+
+
 @pytest.mark.parametrize(
     ("above", "below", "warned"),
     [

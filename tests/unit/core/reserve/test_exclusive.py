@@ -167,6 +167,7 @@ OTHER = allow(240, 0, yes=False)
         ([], [ZERO, OTHER]),  # crun allows everything then
         # A rule for many, of which cgroup v1 takes none away: exact ones for what the container may have.
         ([DENY_ALL, allow(minor=None)], [DENY_ALL, allow(minor=1), allow(minor=8)]),
+        ([DENY_ALL, {**allow(), "minor": -1}], [DENY_ALL, allow(minor=1), allow(minor=8)]),
         ([DENY_ALL, allow(None, None), ZERO], [DENY_ALL, allow(minor=1), allow(minor=8), ZERO]),
         ([DENY_ALL, allow(minor=None), ZERO], [DENY_ALL, allow(minor=1), allow(minor=8), ZERO]),
         ([DENY_ALL, allow(None, 1)], [DENY_ALL, allow(None, 1)]),
