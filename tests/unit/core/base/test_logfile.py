@@ -257,3 +257,15 @@ def test_an_append_costs_one_system_call_more_than_the_writing(root_dir: Path) -
     calls = [line.partition("(")[0] for line in trace.read_text().splitlines() if f"{root_dir}/l" in line]
     last = len(calls) - 1 - calls[::-1].index("openat")
     assert calls[last:] in (["openat", "newfstatat", "write", "close"], ["openat", "fstat", "write", "close"])
+
+
+@pytest.mark.traced
+def test_the_rest_of_a_line_follows_a_short_write(root_dir: Path) -> None:
+    """strace(1) answers the first two writes in the kernel's place, so their bytes are not in the file."""
+    need(shutil.which("strace") is not None, "strace")
+    log = root_dir / "l"
+    log.touch(0o600)
+    script = "from hook.core.base.logfile import append; import sys; append(sys.argv[1], b'0123456789')"
+    command = ["strace", "-o", "/dev/null", "-P", str(log), "-e", "inject=write:retval=3:when=1..2"]
+    subprocess.run([*command, sys.executable, "-c", script, str(log)], cwd=ROOT, check=True, timeout=60)
+    assert log.read_bytes() == b"6789\n"
