@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from hook.core.base.errors import ReassertError
+from hook.core.base.logfile import KEPT, LIMIT
 from hook.core.policy import compiler
 from hook.core.policy.compiler import compile_bytes, read_source, refresh
 from hook.core.policy.store import Stored, file_key, store_path
@@ -42,6 +43,19 @@ def test_mode_and_failure_policy_default_to_the_strict_ones() -> None:
     strict, lax = policy(A), policy(A, mode="Audit", failurePolicy="Ignore")
     assert (strict.mode, strict.failure_policy) == ("Enforce", "Fail")
     assert (lax.mode, lax.failure_policy) == ("Audit", "Ignore")
+
+
+@pytest.mark.parametrize(
+    ("given", "compiled"),
+    [
+        ({}, []),
+        ({"journal": True}, [LIMIT, KEPT, True]),
+        ({"keep": 2}, [LIMIT, 2, False]),
+        ({"maxSizeMiB": 8}, [8 << 20, KEPT, False]),
+    ],
+)
+def test_what_the_event_log_is_not_given_has_its_default(given: dict[str, object], compiled: list[object]) -> None:
+    assert policy(A, eventLog=given).event_log == compiled
 
 
 def test_compiled_rule_survives_its_line() -> None:
