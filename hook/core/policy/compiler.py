@@ -307,7 +307,7 @@ def _refusal(policy: Policy) -> tuple[str, list[str]]:
     """Why a container without mounts and env is refused by the rules for every container, and what the node lacks."""
     rules = [rule for rule in policy.candidates(None) if not rule.is_audited and _is_for_every_pod(rule)]
     matches = [Match(rule, []) for rule in rules]
-    identity = Identity("", True, namespace="default", pod="pod", uid="0", container="c", types=("container",))
+    identity = Identity("", True, pod="pod", uid="0", container="c", types=("container",))
     facts = gather(policy, identity, matches)
     lacks = sorted({*facts.absent_sources, *facts.unreadable})
     if not lacks or "*" in policy.excluded_namespaces:

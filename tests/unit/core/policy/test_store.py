@@ -381,6 +381,20 @@ def test_a_policy_that_would_refuse_every_container_is_held_back_until_its_files
     assert names(good.load()) == ["better"]
 
 
+def test_an_excluded_namespace_is_not_every_container(good: Node) -> None:
+    file = good.directory / "ca.crt"
+    good.write(lacking(file, exclude={"namespaces": ["default"]}))
+    assert f"would refuse every container on this node: rule better: hostPath {file}" in good.load().warning
+
+
+def test_devices_do_not_hide_what_is_lacking(good: Node) -> None:
+    """The devices of no container are known, but of the one that is tried they are: it has none."""
+    file = good.directory / "ca.crt"
+    mount = {"hostPath": str(file), "mountPath": "/etc/ssl/ca.crt"}
+    good.write(document({"name": "better", "deviceAllocations": {"env": True}, "mounts": [mount]}))
+    assert f"would refuse every container on this node: rule better: hostPath {file}" in good.load().warning
+
+
 def value_file(path: Path, **spec: Any) -> str:
     return document({"name": "better", "env": [{"name": "A", "valueFrom": {"file": str(path)}}]}, **spec)
 
