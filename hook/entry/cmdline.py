@@ -268,7 +268,7 @@ def spelled_out(
 def _long_name(name: str, values: "tuple[str, ...]", flags: "tuple[str, ...]", two_dashes: bool) -> str:
     """The long name of an option that is given by its letter or an unambiguous prefix (getopt), or ""."""
     if len(name) == 1:
-        long = _long_value(name, values) or _SHORT_FLAGS.get(name, "")
+        long = _long_value(name, values) or _SHORT_FLAGS.get(name)
         return long if long in values or long in flags else ""
     candidates = [known for known in values + flags if known.startswith(name)] if two_dashes else []
     return candidates[0] if len(candidates) == 1 else ""

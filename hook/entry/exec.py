@@ -235,9 +235,6 @@ def _update(invocation: Invocation, real: str, caller: ExecCaller) -> "list[str]
     if decided is None or not decided.devices:
         return invocation.arguments
     path = memory_file(_with_rules(caller.resources(option.value), spec.device_rules), 3)
-    if option.value == STDIN:
-        posix.dup2(int(path.rpartition("/")[2]), 0)
-        return invocation.arguments
     arguments = list(invocation.arguments)
     _set_value(arguments, option, path)
     return arguments

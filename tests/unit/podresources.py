@@ -85,8 +85,9 @@ status)."""
 
 
 @contextmanager
-def once_busy(root: Path, then: bytes) -> Iterator[None]:
-    """A kubelet that refuses the first call by its rate limit, and answers the second one."""
+def busy(root: Path, then: bytes, times: int = 1) -> Iterator[list[bytes]]:
+    """A kubelet that refuses some calls by its rate limit, and answers the next one. The calls that it gets."""
+    calls: list[bytes] = []
     body = b"\0" + len(then).to_bytes(4, "big") + then
     answered = len(body).to_bytes(3, "big") + b"\0\1\0\0\0\1" + body
     path = root / "pod-resources/kubelet.sock"
@@ -96,15 +97,15 @@ def once_busy(root: Path, then: bytes) -> Iterator[None]:
         listening.listen()
 
         def serve() -> None:
-            for data in (bytes.fromhex(_BUSY), answered):
-                with suppress(OSError):  # the test is over
+            with suppress(OSError):  # the test is over
+                for data in [*[bytes.fromhex(_BUSY)] * times, answered]:
                     peer, _ = listening.accept()
                     with peer:
-                        peer.recv(65536)
+                        calls.append(peer.recv(65536))
                         peer.sendall(data)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        yield
+        yield calls
         listening.shutdown(socket.SHUT_RDWR)
         thread.join()

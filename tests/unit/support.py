@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,26 @@ def reassert(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
     options.setdefault("env", {"PATH": os.defpath})
     command = [sys.executable, str(ROOT / "hook" / "__main__.py"), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+
+
+LEASE = """
+import fcntl, signal, sys, time
+signal.signal(signal.SIGIO, signal.SIG_IGN)
+fcntl.fcntl(file := open(sys.argv[1], "rb"), fcntl.F_SETLEASE, fcntl.F_RDLCK)
+print(flush=True)
+time.sleep(600)
+"""
+
+
+@contextlib.contextmanager
+def leased(path: Path) -> Iterator[None]:
+    """A process has a lease on a file (fcntl(2)): an open(2) of others to write waits, or fails with O_NONBLOCK."""
+    with subprocess.Popen([sys.executable, "-c", LEASE, str(path)], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout and other.stdout.readline()
+            yield
+        finally:
+            other.kill()
 
 
 def called(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -45,12 +45,12 @@ def _remote(path: str, mounts: "dict[str, str]") -> str:
     `mounts`: the type of what is mounted at each path, "" if it is local. Raises OSError.
     """
     pending = path.split("/")[::-1]
-    at, links = "/", 0
+    at, links = "", 0
     while pending:
         part = pending.pop()
         if part in ("", "."):
             continue
-        above, at = at, at.rpartition("/")[0] or "/" if part == ".." else f"{at.rstrip('/')}/{part}"
+        above, at = at, at.rpartition("/")[0] if part == ".." else f"{at}/{part}"
         if mounts.get(at):
             return mounts[at]
         if part != ".." and is_link(at):
@@ -59,5 +59,5 @@ def _remote(path: str, mounts: "dict[str, str]") -> str:
                 return ""
             target = posix.readlink(at)
             pending += target.split("/")[::-1]
-            at = "/" if target.startswith("/") else above
+            at = "" if target.startswith("/") else above
     return ""

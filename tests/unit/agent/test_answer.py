@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import json
 import os
+import resource
 import select
 import socket
 import stat
@@ -29,8 +30,10 @@ from hook.core.decide import Case, Verdict
 from hook.core.linux.mountns import own_directories
 from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
+from hook.core.reserve import Reserved
 from hook.entry import hook as hooks
 from hook.entry import protocol
+from hook.entry.write_spec import stamp
 from unit.core.linux.node import Node
 from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
@@ -145,6 +148,40 @@ def test_request_with_its_descriptor_is_taken_and_its_caller_known(agent: Agent,
     assert os.path.samestat(os.fstat(job.given), os.fstat(here))
     assert not os.get_inheritable(job.given)
     os.close(job.given)
+
+
+CALL = """
+import os, socket, sys
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect(sys.argv[1])
+os.chroot(sys.argv[2])
+os.umask(0o27)
+print(os.getpid(), flush=True)
+connection.recv(100)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "root", "is_ours"),
+    [
+        ("", "/", True),
+        ("", "/proc", False),
+        ("unshare --mount", "/", False),
+        pytest.param("unshare --user --map-root-user", "/", False, marks=pytest.mark.users),  # none in a chroot
+        ("unshare --pid --fork", "/", False),
+        ("setpriv --bounding-set=-sys_time", "/", False),
+    ],
+)
+def test_caller_counts_if_it_has_the_agents_root_namespaces_and_capabilities(
+    agent: Agent, before: str, root: str, is_ours: bool
+) -> None:
+    command = [*before.split(), sys.executable, "-c", CALL, agent.path, root]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as caller:
+        assert caller.stdout and caller.stdout.readline()
+        assert agent.take() is None  # it has sent nothing yet
+        found = [(client.unproven, client.umask) for client in agent.clients._silent.values()]
+        agent.clients.close()
+    assert found == [("", 0o27) if is_ours else ("caller", -1)]
 
 
 def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None:
@@ -385,6 +422,26 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
     assert cold(agent.ask, agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == "size"
 
 
+@pytest.mark.parametrize(
+    ("file", "record"),
+    [
+        ("0a/state.json", {"config": {"labels": ["bundle=BUNDLE"]}}),  # runc
+        ("0a/status", {"bundle": "BUNDLE"}),  # crun
+        ("0a_sandbox:0a.state", {"bundleDir": "BUNDLE"}),  # runsc
+    ],
+)
+def test_exec_finds_its_container_in_the_records_of_each_runtime(
+    agent: Agent, here: int, file: str, record: Fixed
+) -> None:
+    agent.write(annotations=stamp({}, Reserved({"CA": "/ca.pem"}, []), ""))
+    target = agent.directory / "state" / file
+    target.parent.mkdir(parents=True)
+    target.write_text(json.dumps(record).replace("BUNDLE", str(agent.bundle)))
+    line = ["--root", str(agent.directory / "state"), "exec", "-e", "CA={}", "0a", "sh"]
+    asked, corrected = ([each.format(value) for each in line] for value in ("/tmp/x", "/ca.pem"))
+    assert agent.ask(agent.frame(*asked), here) == protocol.changed(corrected)
+
+
 # -- hooks
 
 
@@ -495,6 +552,19 @@ def test_correction_that_is_in_place_has_its_event_though_front_waits_no_longer(
         assert cold(other.report, options, verdict) == LATE, "nothing was replaced"
     [line] = Path(agent.memory.events).read_text().splitlines()
     assert json.loads(line)["event"] == "container.edited"
+
+
+def test_to_ask_whether_front_still_waits_takes_no_wait(agent: Agent, here: int) -> None:
+    """A start asks between all its steps. A thread that sleeps has given the processor away (getrusage(2))."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        client = Client(ours, agent.front.pid, 0o22)
+        client.began += 60
+        caller = Asking(agent.memory, protocol.Request(agent.frame("create", "0a")), client, here)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        for _ in range(100):
+            caller.still_waits()
+        assert resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - before < 50
 
 
 def test_exec_that_went_cold_after_its_file_was_replaced_is_counted_once(agent: Agent, here: int) -> None:

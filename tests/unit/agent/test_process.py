@@ -23,7 +23,7 @@ from hook.core.policy import store
 from hook.core.policy.compiler import refresh
 from hook.entry import protocol
 from unit.kubelet import entry, write_checkpoint
-from unit.support import CONTAINERD, ROOT, config, document, reassert
+from unit.support import CONTAINERD, ROOT, config, document, leased, reassert
 
 pytestmark = pytest.mark.root
 
@@ -209,6 +209,34 @@ def test_stuck_requests_hold_up_neither_others_nor_its_end(agent: Process) -> No
     assert 0.9 < time.monotonic() - began < 15, "it waits a second for them"
     for connection in stuck:
         connection.close()
+
+
+WAITING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from hook.agent.holder import Holder
+from hook.core.policy.resident import Resident
+from hook.core.policy.store import NoPolicy
+at = sys.argv[2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("thread", "file"),
+    [
+        ("Resident(at + '/policy', at + '/store').get(0)", "store/.lock"),
+        ("Holder().hold(NoPolicy(at + '/policy', ''), at + '/compiled', at + '/log')", "log"),
+    ],
+)
+def test_thread_that_waits_for_a_lease_holds_up_no_end(root_dir: Path, thread: str, file: str) -> None:
+    """A container can have a lease on each file that it sees. systemd starts no other agent or plugin meanwhile."""
+    (root_dir / "policy").write_text(document(RULE))
+    (root_dir / "store").mkdir()
+    (root_dir / file).touch()
+    with leased(root_dir / file):
+        subprocess.run([sys.executable, "-c", WAITING + thread, str(ROOT), str(root_dir)], check=True)
+        with pytest.raises(BlockingIOError):  # the process has not waited until the kernel ended the lease
+            os.open(root_dir / file, os.O_WRONLY | os.O_NONBLOCK)
 
 
 def test_no_more_requests_than_the_limit(agent: Process) -> None:

@@ -15,6 +15,7 @@ from hook.core.container.spec import Spec
 from hook.core.decide import CONFIG, Case, Done, Verdict
 from hook.core.plan import Plan
 from hook.core.policy.compiler import refresh
+from hook.core.policy.model import Policy
 from hook.core.policy.store import load
 from hook.core.reserve import Reason
 from unit.support import POD, bind, document, policy, spec
@@ -54,6 +55,7 @@ def said(verdict: Verdict) -> dict[str, Any]:
 def test_container_with_nothing_to_say_leaves_no_event(root_dir: Path) -> None:
     verdict = Node(root_dir, CA).settle("CA=/ca.pem")
     assert (verdict.event, verdict.refusal) == (None, "")
+    assert verdict.unchanged and verdict.unchanged.container_id == "0a1b", "it is counted"
 
 
 def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
@@ -62,6 +64,7 @@ def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
     event = said(verdict)
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
     assert (event["id"], event["adapter"], event["mode"]) == ("0a1b", "runtime", "Enforce")
+    assert verdict.unchanged is None, "its event counts it"
     assert event["timestamp"] and event["durationMs"]  # which a draft for a later adapter lacks
 
 
@@ -174,7 +177,8 @@ def test_audit_says_what_enforce_would_do(root_dir: Path) -> None:
 
 def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_once(root_dir: Path) -> None:
     node = Node(root_dir, CA)
-    assert node.settle(act=lambda decided, target: Done(CONFIG, handed_on=True)).event is None
+    handed_on = node.settle(act=lambda decided, target: Done(CONFIG, handed_on=True))
+    assert (handed_on.event, handed_on.unchanged) == (None, None)
     refused = node.settle(act=lambda decided, target: Done(CONFIG, [Reason("", "", "no")], handed_on=True))
     assert said(refused)["event"] == "container.denied"
 
@@ -193,23 +197,32 @@ def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
 EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/none*"]}}
 
 
-def test_a_pods_mounts_are_looked_at_as_the_pods_own_doing() -> None:
-    """A source that hangs must not be for `failurePolicy`, as files of the node are."""
+@pytest.mark.parametrize("more", [{}, {"mode": "Audit"}])
+def test_who_is_to_blame_for_what_hangs(more: dict[str, str]) -> None:
+    """The policy and files of the node are for `failurePolicy`. Sources of a pod's mounts are the pod's own doing."""
+    reading: dict[str, list[bool]] = {"policy": [], "file": [], "mounts": []}
+
+    def in_force() -> Policy:
+        reading["policy"].append(case.reads_node)
+        return policy(EXCLUSIVE | more, CA)
 
     def no_files(path: str, limit: int) -> bytes:
+        reading["file"].append(case.reads_node)
         raise FileNotFoundError(path)
-
-    reading: list[bool] = []
 
     class Mounts(list[dict[str, object]]):
         """Those of a container, which say who reads them."""
 
         def __iter__(self) -> Iterator[dict[str, object]]:
-            reading.append(case.reads_node)
+            reading["mounts"].append(case.reads_node)
             return super().__iter__()
 
-    case = Case("nri", "0a1b", lambda: policy(EXCLUSIVE), no_files)
+    case = Case("nri", "0a1b", in_force, no_files)
     target = spec(mounts=[])
     target.mounts = Mounts([bind("/a")])
     case.decide(POD, target)
-    assert reading and not any(reading)
+    assert {kind: set(found) for kind, found in reading.items()} == {
+        "policy": {True},
+        "file": {True},
+        "mounts": {False},
+    }

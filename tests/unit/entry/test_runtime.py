@@ -13,11 +13,12 @@ import pytest
 
 from hook.core.base.errors import Refused
 from hook.core.policy.compiler import refresh
+from hook.core.reserve import Reserved
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.exec import ExecCaller, handle
-from hook.entry.write_spec import ANNOTATION, read
+from hook.entry.write_spec import ANNOTATION, read, stamp
 from unit.support import ROOT, config, document
 
 ABSENT = [{"name": "N", "absent": True}, {"name": "N_*", "absent": True}]
@@ -64,8 +65,12 @@ class Wrapper:
         return got
 
     def created(self) -> None:
-        """Created, and known to the real runtime as runc keeps it."""
+        """Created, and known to the real runtime."""
         self.create()
+        self.recorded()
+
+    def recorded(self) -> None:
+        """The real runtime's record of the container, as runc keeps it."""
         state = self.directory / "0a" / "state.json"
         state.parent.mkdir()
         labels = ["a=b", f"bundle={self.config.parent}"]
@@ -190,6 +195,34 @@ def test_exec_env_of_reserved_names_is_replaced_or_taken_out(wrapper: Wrapper, g
     wrapper.created()
     line = ["exec", *given.split(), "0a", "cmd", "-e", "CA=x"]
     assert wrapper.handed_on(*line) == ["exec", *handed_on.split(), "0a", "cmd", "-e", "CA=x"]
+
+
+@pytest.mark.parametrize("has_devices", [True, False])
+@pytest.mark.parametrize("path", ["-", "FILE"])
+def test_update_keeps_the_device_rules_that_were_decided(wrapper: Wrapper, path: str, has_devices: bool) -> None:
+    """Engines hand those from before reassert to each update."""
+    own = [{"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"}]
+    annotations = stamp({}, Reserved({"CA": "/ca.pem"}, []), "", has_devices=has_devices)
+    made = config(["CA=/ca.pem"], linux={"resources": {"devices": own}}, annotations=annotations)
+    wrapper.config.write_text(json.dumps(made))
+    wrapper.recorded()
+    wrapper.real.write_text(
+        f"#!{sys.executable} -I\nimport sys\nprint(open(0 if sys.argv[-2] == '-' else sys.argv[-2]).read())\n"
+    )
+    given = {"cpu": {"shares": 2}, "devices": [{"allow": True, "access": "rwm"}]}
+    (wrapper.directory / "FILE").write_text(json.dumps(given))
+    with (wrapper.directory / "FILE").open() as stdin:
+        result = wrapper.run("--root", str(wrapper.directory), "update", "-r", path, "0a", stdin=stdin)
+    assert json.loads(result.stdout) == ({**given, "devices": own} if has_devices else given)
+
+
+def test_update_whose_resources_cannot_be_read_is_refused(wrapper: Wrapper) -> None:
+    wrapper.config.write_text(json.dumps(config(annotations=stamp({}, Reserved({}, []), "", has_devices=True))))
+    wrapper.recorded()
+    with open("/dev/zero") as endless:
+        result = wrapper.run("--root", str(wrapper.directory), "update", "-r", "-", "0a", stdin=endless)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("reassert: refused 0a: update: the resources on stdin is larger than the limit")
 
 
 def test_exec_in_a_container_from_before_passes_unchanged(wrapper: Wrapper) -> None:

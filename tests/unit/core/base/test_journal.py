@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from hook.core.base import journal
 from hook.core.base.logfile import try_to_append
 from unit.ops.events.support import DENIED, NVIDIA, event
 from unit.ownmachine import Machine
-from unit.support import case, policy
+from unit.support import case, leased, policy
 
 FORGED = "x\nREASSERT_EVENT=container.edited\n_UID=0\nMESSAGE\n\x01"
 
@@ -71,27 +69,14 @@ def test_an_event_has_its_own_fields_and_stays_in_the_file(journald: socket.sock
     ]
 
 
-LEASE = """
-import fcntl, signal, sys, time
-signal.signal(signal.SIGIO, signal.SIG_IGN)
-fcntl.fcntl(file := open(sys.argv[1], "rb"), fcntl.F_SETLEASE, fcntl.F_RDLCK)
-print(flush=True)
-time.sleep(600)
-"""
-
-
 def test_an_event_that_the_nodes_log_does_not_take_is_there(journald: socket.socket, tmp_path: Path) -> None:
     """A container of uid 0 with a read-only volume of the log takes a lease on it: no open(2) to write succeeds."""
     node, another = Path(events.EVENTS), tmp_path / "l"
     text = json.dumps(event("denied", "web-0", 1, level="error"))
     for log in (another, node):
         assert try_to_append(str(log), text)
-        command = [sys.executable, "-c", LEASE, str(log)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
-            assert other.stdout
-            other.stdout.readline()
+        with leased(log):
             assert not try_to_append(str(log), text)
-            other.kill()
         assert log.read_text() == text + "\n"
     assert dict(received(journald.recv(1 << 18)))["REASSERT_JSON"] == text
     journald.setblocking(False)

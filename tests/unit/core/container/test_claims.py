@@ -149,6 +149,8 @@ REMEDY = "drain the node, remove the file and restart kubelet"
     [
         (b"", "no JSON value at"),
         (b"{}", "it has no Data"),
+        (b"[]", "it has no Data"),
+        (b'{"Data":1}', "it has no Data"),
         (b'{"Data":"{}","Checksum":1}', "its checksum is wrong"),
         (
             state([], apiVersion="checkpoint.dra.kubelet.k8s.io/v2"),

@@ -6,6 +6,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hook.core.container.identity import APP_TYPES, Identity, identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.facts.cri import POD, asked
-from unit.cri import NAMESPACE, SANDBOX, UID, Engine
+from unit.cri import MESSAGES, NAMESPACE, SANDBOX, UID, Engine
 from unit.support import CONTAINERD, config, policy
 
 WEB = {"name": "web", "match": {"podSelector": {"matchLabels": {"tier": "web"}}}, "env": [{"name": "A", "value": "1"}]}
@@ -100,22 +101,46 @@ ANSWERS: dict[str, Callable[[socket.socket], object]] = {
 }
 
 
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
-def test_what_is_no_answer_leaves_the_labels_unknown(root_dir: Path, answer: Callable[[socket.socket], object]) -> None:
+def told(root_dir: Path, answer: Callable[[socket.socket], object]) -> object:
+    """The labels of a pod if this is what the engine sends."""
     (root_dir / "store/cri").mkdir(parents=True)
     (root_dir / "store/cri/containerd").write_text(f"{root_dir}/sock\n")
     with hung(root_dir / "sock") as listening:
 
         def serve() -> None:
             peer, _ = listening.accept()
-            with peer:
+            with peer, suppress(OSError):  # nobody reads to the end
                 peer.recv(65536)
                 answer(peer)
 
         thread = threading.Thread(target=serve)
         thread.start()
-        assert learned(root_dir / "store", WEB).labels is None
+        labels = learned(root_dir / "store", WEB).labels
         thread.join()
+    return labels
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+def test_what_is_no_answer_leaves_the_labels_unknown(root_dir: Path, answer: Callable[[socket.socket], object]) -> None:
+    assert told(root_dir, answer) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "frame", "is_read"),
+    [(1 << 20, 16384, True), (1 << 20, 16385, False), (5 << 20, 16384, False)],
+    ids=["within the limits", "a frame that is too large", "an answer that is too large"],
+)
+def test_an_answer_is_read_up_to_a_limit(root_dir: Path, size: int, frame: int, is_read: bool) -> None:
+    message = MESSAGES["PodSandboxStatusResponse"]()
+    message.status.metadata.uid, message.status.metadata.namespace = UID, NAMESPACE
+    message.status.labels["tier"] = "w" * size
+    content = bytes(message.SerializeToString())
+    body = b"\0" + len(content).to_bytes(4, "big") + content
+    parts = [body[at : at + frame] for at in range(0, len(body), frame)]
+    sent = [len(part).to_bytes(3, "big") + b"\0\0\0\0\0\1" + part for part in parts]
+    end = b"\0\0\0\0\1\0\0\0\1"
+    labels = told(root_dir, lambda peer: peer.sendall(b"".join(sent) + end))
+    assert labels == {"tier": "w" * size} if is_read else labels is None
 
 
 def test_a_late_answer_is_told_from_none(root_dir: Path) -> None:

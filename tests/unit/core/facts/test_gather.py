@@ -130,7 +130,9 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     (root_dir / "out").symlink_to("mnt/nfs odd")
     (root_dir / "mnt").mkdir()
     (root_dir / "back").symlink_to("out/../../here")  # it passes the directory that may hang
-    (root_dir / "here").mkdir()
+    (root_dir / "here/x").mkdir(parents=True)
+    (root_dir / "up").symlink_to("here/x/../../out")
+    (root_dir / "top").symlink_to(f"/../var/..{root_dir}/here/../out")
     (root_dir / "loop").symlink_to("loop")
     table = (
         f"1 0 0:1 / / rw - ext4 /dev/x rw\n2 1 0:2 / {root_dir}/mnt/nfs\\040odd rw shared:1 master:2 - nfs4 a:/b rw\n"
@@ -144,7 +146,9 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
         rows = mount_table_at(file.fileno())
     monkeypatch.setattr(network_filesystems, "mount_table", lambda _: rows)
     touched = [f"{root_dir}/{name}" for name in ("here", "loop", "none")]
-    left = [f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back")]
+    left = [
+        f"{root_dir}/{name}" for name in ("out", "mnt/nfs odd", "out/x", "mnt/nfs odd/local/x", "back", "up", "top")
+    ]
     for fields, policy_mode in (({"mode": "Audit"}, "Enforce"), ({}, "Audit")):
         env = [{"name": "A", "valueFrom": {"file": left[0]}}]
         mounts = [{"hostPath": path, "mountPath": f"/m{number}"} for number, path in enumerate(touched + left)]

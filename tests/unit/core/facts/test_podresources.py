@@ -14,11 +14,12 @@ import pytest
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import Spec
 from hook.core.decide import Case, Done
+from hook.core.facts.cri import GET, asked
 from hook.core.plan import Plan
 from unit.kubelet import claim, state
 from unit.ownmachine import Machine
 from unit.podresources import RECORDED as ANSWERS
-from unit.podresources import PodResources, answer, once_busy, recorded
+from unit.podresources import PodResources, answer, busy, recorded
 from unit.support import FIXTURES, policy
 
 RECORDED = FIXTURES / "kubelet" / "k1.36-dra"
@@ -186,8 +187,15 @@ def test_an_admins_claim_is_a_claim(node: Recorded, kubelet: PodResources, machi
 
 def test_a_kubelet_that_is_busy_is_asked_again(node: Recorded, kubelet: PodResources) -> None:
     kubelet.close()
-    with once_busy(node.root, recorded("b-two.none.0")):
+    with busy(node.root, recorded("b-two.none.0")):
         assert "not allocated" in node.decide(config("b-two.left.0", "none")).refusal()
+
+
+def test_a_kubelet_that_stays_busy_is_asked_twenty_times_a_second(root_dir: Path) -> None:
+    identity = identify(config("a-one.main.0"), copied=True)
+    with busy(root_dir, b"", times=1000) as calls, pytest.raises(TimeoutError):
+        asked(str(root_dir), GET, "", identity, 0.25)
+    assert len(calls) <= 6
 
 
 def as_without_an_answer(node: Recorded, said: str) -> None:

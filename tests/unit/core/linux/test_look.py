@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
+from hook.core.facts import Container
 from hook.core.linux.idmap import protect
-from hook.core.linux.look import look_at_processes
+from hook.core.linux.look import look_at_node_paths, look_at_processes
 from hook.core.linux.mountns import mount_id, status_at_once
+from hook.core.plan import plan
 from unit.core.linux.node import MS_BIND, MS_UNBINDABLE, Node, Stop, libc, stop
-from unit.support import spec
+from unit.ownmachine import Machine
+from unit.support import POD, bind, policy, spec
 
 pytestmark = pytest.mark.users  # setns(2) ends a chroot, which rootless.sh makes
 
@@ -276,6 +279,37 @@ def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: b
         node.mount(at, "/proc" + below.replace("PID", str(os.getpid())))
         why = "the container has the node's processes in the volume /vol/etc, and sharedProcesses is Refuse"
         assert said(node.rootfs) == ([("alone", why)] if shows else []), "the first of them"
+
+
+@pytest.mark.parametrize(
+    ("source", "own", "engines"),
+    [
+        ("/run", "/run/reassert", "/run/crio/crio.sock"),
+        ("/var/lib", "/var/lib/reassert", "/var/lib/rancher/k3s/agent/etc"),
+        ("/usr/local/bin/beside", "", ""),
+        ("/usr/local/bin", "/usr/local/bin/a/b/policy.yaml", ""),
+    ],
+)
+def test_volume_reaches_a_file_of_reassert_that_it_can_make_and_one_of_an_engine_that_is_there(
+    machine: Machine, node: Node, source: str, own: str, engines: str
+) -> None:
+    machine.file("/usr/local/bin/beside/file")
+    rules = policy()
+    rules.path = "/usr/local/bin/a/b/policy.yaml"
+    start = spec(mounts=[bind("/vol", source)])
+    decided = plan(rules, Container(POD, start))
+    node.mount("/vol", source)
+
+    def look() -> tuple[list[str], list[str]]:
+        arguments = node.pid, str(node.rootfs), decided, start
+        reasons, paths = node._caller.submit(look_at_node_paths, *arguments).result()
+        return [reason.message for reason in reasons], paths
+
+    why = [f"the volume /vol can be written and reaches {own} of reassert, and nodePaths.reassert is Refuse"]
+    assert look() == (why if own else [], [])
+    if engines:
+        machine.file(engines)
+        assert look() == (why, [f"/vol: {engines}"])
 
 
 @pytest.mark.parametrize("path", ["/dev/null", "/", "/proc/self/stat", __file__])

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.core.base.compare import glob_match
@@ -97,7 +97,13 @@ MATCHES = st.fixed_dictionaries(
 )
 
 
+def selects(value: str, **more: str) -> dict[str, Any]:
+    return {"podSelector": {"matchLabels": {"x": value}}, **more}
+
+
 @examples(100)
+@example([(selects("1"), "x"), (selects("2"), "y")])  # without `Skip`, an adapter that knows no labels applies both
+@example([(selects("1", ifUnknown="Skip"), "x"), (selects("2"), "y"), (selects("1", ifUnknown="Skip"), "z")])
 @given(st.lists(st.tuples(MATCHES, st.sampled_from("xyz")), max_size=12))
 def test_index_finds_the_pairs_that_comparing_every_two_finds(given_rules: list[tuple[Any, str]]) -> None:
     wants = [(rule(f"r{n}", match=match), what) for n, (match, what) in enumerate(given_rules)]

@@ -18,7 +18,9 @@ def test_time_of_a_policy_is_that_of_its_change(root_dir: Path) -> None:
     def loaded(value: str) -> float:
         source.write_text(document({"name": "a", "env": [{"name": "A", "value": value}]}))
         refresh(str(source), store)
-        assert not resident.get(60).missing
+        found = resident.get(60)
+        assert not found.missing
+        assert resident.get(60) is found, "an unchanged policy is not loaded again"
         return resident.loaded_at
 
     before = time.time()

@@ -94,6 +94,22 @@ def test_own_paths_are_refused_unless_read_only(source: str) -> None:
     assert decided(source, reassert="Report").node_paths
 
 
+@pytest.mark.parametrize("mode", ["rw", "ro"])
+@pytest.mark.parametrize(
+    ("option", "is_written"),
+    [
+        ("upperdir=/etc/reassert", True),
+        ("workdir=/var/run/reassert/a=b", True),
+        ("upperdir=/srv/etc/reassert", False),
+        ("lowerdir=/etc/reassert", False),
+    ],
+)
+def test_what_an_overlay_writes_to_is_its_source(option: str, is_written: bool, mode: str) -> None:
+    overlay = {"destination": "/mnt", "type": "overlay", "source": "overlay", "options": [mode, option]}
+    refusal = plan(policy(), container(mounts=[overlay])).refusal()
+    assert refusal.endswith("of reassert, and nodePaths.reassert is Refuse") if is_written else refusal == ""
+
+
 @pytest.mark.parametrize("source", ["/run/containerd/containerd.sock", "/var/run/docker.sock", "/etc/crio/crio.conf.d"])
 def test_an_engines_are_reported_or_refused_also_read_only(source: str) -> None:
     assert decided(source, read_only=True).node_paths
