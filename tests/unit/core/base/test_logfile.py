@@ -265,7 +265,10 @@ def test_the_rest_of_a_line_follows_a_short_write(root_dir: Path) -> None:
     need(shutil.which("strace") is not None, "strace")
     log = root_dir / "l"
     log.touch(0o600)
-    script = "from hook.core.base.logfile import append; import sys; append(sys.argv[1], b'0123456789')"
+    script = (
+        "from hook.core.base.logfile import append; import resource, sys;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (99, 99)); append(sys.argv[1], b'0123456789')"
+    )
     command = ["strace", "-o", "/dev/null", "-P", str(log), "-e", "inject=write:retval=3:when=1..2"]
-    subprocess.run([*command, sys.executable, "-c", script, str(log)], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([*command, sys.executable, "-c", script, str(log)], cwd=ROOT, check=True)
     assert log.read_bytes() == b"6789\n"
