@@ -289,7 +289,10 @@ def test_verb_that_starts_nothing_is_passed_on_as_it_is(wrapper: Wrapper, line: 
     assert not (wrapper.directory / "events.jsonl").exists()
 
 
-@pytest.mark.parametrize("line", ["resurrect 0a", "mounts add 0a file", "--new state run 0a", "restore 0a"])
+@pytest.mark.parametrize(
+    "line",
+    ["resurrect 0a", "mounts add 0a file", "--new state run 0a", "restore 0a", "create --fs-restore-image-path=i 0a"],
+)
 def test_what_cannot_be_corrected_is_refused(wrapper: Wrapper, line: str) -> None:
     """A runtime that learns a new way to start a process must not get an uncorrected config.json by it."""
     result = wrapper.run(*line.split(), cwd=wrapper.config.parent)
