@@ -206,7 +206,7 @@ def cmdline(data: bytes) -> None:  # noqa: PLR0912  # the cases of one property
         broken = [state / "state.json", state / "status"]
     else:
         broken = [cwd / given if given and given != "config.json" else bundle / "config.json"]
-    if not starts_nothing and not broken[0].parent.is_dir():
+    if not starts_nothing and not (broken[0].parent.is_dir() and bundle.is_dir()):
         return  # a bundle that none of the words makes
     for file in broken:
         if file.parent.is_dir() and not file.is_dir():

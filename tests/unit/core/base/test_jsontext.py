@@ -109,6 +109,7 @@ def test_truncated_object_is_malformed(data: dict[str, Any], cut: int) -> None:
         ('{"a": "x}', "not valid JSON at line 1, column 7"),
         ('{"a": 1', "at the end of the text (truncated?)"),
         ("[1]", "not a JSON object at line 1, column 1"),
+        ("\n[1]", "not a JSON object at line 2, column 1"),
         ("\ufeff{}", "not a JSON object at line 1, column 1"),
     ],
 )
