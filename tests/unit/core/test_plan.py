@@ -183,6 +183,10 @@ def test_a_volume_above_a_reserved_mount_refuses_the_container_unless_the_rule_l
         assert plan(policy(rule), container(mounts=[bind(path)])).refusal() == ""
     allowing = {"name": "r", "mounts": [mount("/m/n/o", volumesAbove="Allow")]}
     assert mounts_after([allowing], "/m/n", "/") == ["/m/n", "/", "/m/n/o"]
+    shared = {**bind("/m"), "options": ["rbind", "rshared"]}
+    refusal = plan(policy(allowing), container(mounts=[shared])).refusal()
+    on_the_node = "which would appear on the node (mountPropagation: Bidirectional)"
+    assert refusal == f"rule r: mount /m is a volume above the reserved mount /m/n/o, {on_the_node}"
     for kind in ("devpts", "proc", "sysfs"):
         above = {"destination": "/m", "type": kind, "source": kind, "options": []}
         refusal = plan(policy(allowing), container(mounts=[above])).refusal()
