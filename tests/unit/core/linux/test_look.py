@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from e2e.stalled import stalling
+from e2e.support import need
 
 from hook.core.facts import Container
 from hook.core.linux.idmap import protect
@@ -319,6 +321,18 @@ def test_what_a_path_leads_to_is_known_at_once(path: str) -> None:
     assert kept[0] == kept[1]
     with pytest.raises(FileNotFoundError):
         status_at_once(f"{path}/none" if path == "/" else "/none")
+
+
+def test_what_the_kernel_has_in_memory_is_known_of_a_volume_that_does_not_answer(root_dir: Path) -> None:
+    """Linux 5.12 and later; what it does not have in memory is not waited for."""
+    need(os.path.exists("/dev/fuse"), "/dev/fuse")
+    with stalling(root_dir) as volume:
+        wanted = os.stat(volume.path)
+        volume.stall()
+        found = status_at_once(str(volume.path))
+        assert (found.st_dev, found.st_ino) == (wanted.st_dev, wanted.st_ino)
+        with pytest.raises(OSError, match="may not answer"):
+            status_at_once(f"{volume.path}/x")
 
 
 def test_descriptor_that_is_not_open_is_said_with_its_error() -> None:
