@@ -43,7 +43,6 @@ def test_a_container_is_adjusted_and_the_next_one_left_alone(root_dir: Path) -> 
         assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="asked") == 1
         assert plugin.metric("reassert_nri_connected") == 1
         assert plugin.metric("reassert_decision_seconds_count") == 2
-        assert plugin.metric("reassert_policy_loaded_timestamp_seconds") == plugin.resident.loaded_at > 0
 
 
 def test_it_is_connected_once_the_runtime_has_listed_its_containers(root_dir: Path) -> None:
@@ -122,7 +121,6 @@ def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_ne
             return "the last good policy stays in force" in str(plugin.logged()[-1].get("warning"))
 
         wait_until(held_back)
-        assert plugin.metric("reassert_policy_held_back") == 1
 
 
 def slow(plugin: Running, name: str) -> threading.Event:
