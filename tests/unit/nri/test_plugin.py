@@ -70,6 +70,20 @@ def test_in_audit_mode_nothing_is_changed_or_refused(root_dir: Path) -> None:
             assert refusals == (1 if event == "container.would-deny" else None)
 
 
+@pytest.mark.parametrize(("given", "outcome"), [([], "adjusted"), (["B=1"], "audited")])
+def test_what_a_rule_in_audit_mode_would_do_is_counted_beside_what_is_done(
+    root_dir: Path, given: list[str], outcome: str
+) -> None:
+    tried = {**GPU, "mode": "Audit", "onConflict": "Deny"}
+    with running(root_dir, document(tried, {"name": "set", "env": [{"name": "B", "value": "1"}]})) as plugin:
+        assert env(plugin.create(["GPU=all", *given])) == ({} if given else {"B": "1"})
+        assert plugin.metric("reassert_containers_total", outcome=outcome) == 1
+        assert plugin.metric("reassert_edits_total", rule="gpu", kind="env", result="audited") == 1
+        assert plugin.metric("reassert_refusals_total", rule="gpu", result="audited") == 1
+        asked = plugin.metric("reassert_edits_total", rule="set", kind="env", result="asked")
+        assert asked == (None if given else 1)
+
+
 def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
     with running(root_dir, document({**GPU, "onConflict": "Deny"})) as plugin:
         status = plugin.create(["GPU=all"]).status
