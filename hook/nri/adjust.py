@@ -249,9 +249,7 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
         first = next((at for at, mount in enumerate(mounts) if _same(mount, edit.mount)), None)
         if first is None:
             return wrong or [edit.name]
-        wrong += [
-            str(m["destination"]) for m in mounts[first + 1 :] if is_below(edit.name, clean(str(m["destination"])))
-        ]
+        wrong += [str(m["destination"]) for m in mounts[first:] if is_below(edit.name, clean(str(m["destination"])))]
     return wrong
 
 

@@ -14,7 +14,6 @@ from hook.core.facts.cri import TYPE as _TYPE
 from hook.core.linux import volumes
 from hook.core.linux.mountns import status_at_once
 from hook.core.plan import ALL, NODE_PATHS, Plan
-from hook.core.policy.model import Policy
 from hook.core.policy.resident import Resident
 from hook.core.reserve import STEERING, Outcome, Reason, Reserved
 from hook.core.reserve.annotations import want_unsteered
@@ -101,7 +100,6 @@ class Decider:
         self.gvisor: frozenset[str] = frozenset()
         self.validates = False
         self.unwanted: Counter[str] = Counter()
-        self._shown: Policy | None = None
 
     def identify(self, pod: Any, container: Any) -> Identity:
         """The container's identity (`identify`)."""
@@ -135,18 +133,11 @@ class Decider:
         return reply.done
 
     def _case(self, container_id: str, pod: Any) -> Case:
-        case = Case(ADAPTER, container_id, self._policy)
+        case = Case(ADAPTER, container_id, self.resident.get)
         case.in_sentry = pod.runtime_handler in self.gvisor
         case.before_mounting = _mounts_nothing
         case.status = status_at_once  # a thread that waits for a pod's volume would read no more requests
         return case
-
-    def _policy(self) -> Policy:
-        policy = self.resident.get()
-        if policy is not self._shown:
-            self._shown = policy
-            self.report.metrics.policy(policy, self.resident.loaded_at)
-        return policy
 
     def validate(self, request: Request, asked: Any) -> Reply:
         """The decision about what all plugins together ask for. It refuses what leaves the reserved state.

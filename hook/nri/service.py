@@ -156,7 +156,7 @@ class Service:
 
     def connect_for_ever(self, sleep: Callable[[float], None] = time.sleep) -> int:
         """Connect and serve; connect again whenever the connection ends, after a pause (`sleep`)."""
-        self._load_policy()
+        self._decider.resident.get(COMPILE_PATIENCE)
         pause, silent = FIRST_PAUSE, ""
         while True:
             connection = None
@@ -202,7 +202,7 @@ class Service:
                 self._decider.resident = Resident(path, self._chosen.store)
         elif self._decider.resident.source != self._chosen.policy:
             self._decider.resident = Resident(self._chosen.policy, self._chosen.store)
-        self._load_policy(1.0)
+        self._decider.resident.get()
 
     def _keep(self, path: str, text: bytes) -> None:
         """Write the runtime's policy to a file in the store: it is checked, compiled and held back like any other."""
@@ -214,8 +214,3 @@ class Service:
         except OSError:
             pass
         replace_file(path, text)
-
-    def _load_policy(self, patience: float = COMPILE_PATIENCE) -> None:
-        resident = self._decider.resident
-        policy = resident.get(patience)
-        self._report.metrics.policy(policy, resident.loaded_at)

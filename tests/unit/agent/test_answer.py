@@ -292,6 +292,7 @@ def test_request_for_whose_descriptor_none_is_free_is_an_error(agent: Agent, her
             assert agent.take() is None
         assert connection.recv(100) == protocol.cold("error")
         agent.clients.expire()
+        assert connection.recv(100) == b"", "it is closed, though not at once"
 
 
 # -- the listening socket
@@ -503,7 +504,18 @@ def test_hook_is_answered_whatever_the_runtimes_arguments_are(agent: Agent) -> N
 WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
 
 
-# -- probes
+# -- probes and counts
+
+
+def test_start_without_an_event_names_its_runtime_or_else_its_container(agent: Agent, here: int) -> None:
+    """Of a hook `node status` finds the runtime by the container's id; the wrapper is told its real runtime."""
+    given = state(agent, capabilities={"bounding": []}).replace(b'"0a"', b'"0b"')
+    agent.config.write_text(agent.config.read_text().replace("team-ca", "team-a"))
+    assert hook(agent, "createRuntime", given) == protocol.go()
+    assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
+    last = agent.memory.starts.as_json()
+    found = [(each["runtime"], each["exec"], [start.get("id") for start in each["starts"]]) for each in last]
+    assert found == [("", False, ["0b"]), ("/real", False, [None])]
 
 
 def test_probe_of_node_verify_is_counted_apart_and_cold_where_it_is_to_be(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 import time
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 
 from hook.agent.answers import Fallback
 from hook.agent.filecache import SETTLED_NS
-from hook.agent.memory import Memory, lasts
+from hook.agent.memory import LAST, Memory, WarmStarts, lasts
+from hook.core.decide import Case
 from hook.core.policy.compiler import refresh
+from hook.entry import protocol
+from hook.entry.caller import Options
 from unit.shortage import free_descriptors
 from unit.support import document
 
@@ -73,3 +77,16 @@ def test_a_directory_that_was_replaced_is_looked_at(memory: Memory, root_dir: Pa
     assert not memory.policy().warning
     (root_dir / "old").chmod(0o777)
     assert "writable by others" in memory.policy().warning, "what leads through a link is looked up each time"
+
+
+def test_last_starts_of_all_runtimes_fit_into_a_status(memory: Memory) -> None:
+    """However many runtimes there are, and however long the ids that hooks are given."""
+    starts, options = WarmStarts(), Options([])
+    for number in range(40):
+        for _ in range(LAST + 1):
+            starts.add(options, Case("runtime", f"{number}-" * 1000, memory.policy), is_exec=bool(number % 2))
+        options.real = f"/usr/local/bin/{number}"
+    found = starts.as_json()
+    assert {len(each["starts"]) for each in found} == {LAST}
+    assert [each["exec"] for each in found[:3]] == [False, True, False]
+    assert len(json.dumps(found)) < protocol.LIMIT // 2

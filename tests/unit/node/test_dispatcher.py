@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,8 @@ from e2e.support import need
 
 from hook.core.base.errors import ReassertError
 from hook.entry.cmdline import VERBS
-from hook.entry.dispatcher import dispatcher, stable_path, start_text
-from unit.support import reassert
+from hook.entry.dispatcher import HEADER, dispatcher, launch_lines, stable_path, start_text, warm_hook
+from unit.support import called, reassert
 
 SHELLS = ("sh", "bash", "busybox")
 """The first is dash on Debian; tests/run.sh installs the last."""
@@ -169,6 +170,49 @@ def test_a_start_file_goes_before_the_engines_libraries(shell: str, theirs: str,
         "_PYI_PARENT_PROCESS_LEVEL=0",
         f"LD_LIBRARY_PATH=/it's a $dir/lib{':' if theirs else ''}{theirs}",
     }
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_bootloaders_environment_is_for_a_frozen_program_by_its_own_path(
+    frozen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its libraries are not beside a link; and the real runtime of an unfrozen one would look for its own there."""
+    if frozen:
+        monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)
+    own = tmp_path / "reassert"
+    (tmp_path / "link").symlink_to(program(own))
+    for path, is_set in ((own, frozen), (tmp_path / "link", False)):
+        script = f'{launch_lines(str(path))}\necho "$reassert"; printenv _PYI_ARCHIVE_FILE LD_LIBRARY_PATH'
+        done = subprocess.run(["sh", "-c", script], env={"PATH": "/bin"}, capture_output=True, text=True)
+        assert done.stdout.splitlines() == [str(path)] + ([str(path), f"{tmp_path}/lib"] if is_set else [])
+        assert launch_lines(str(path), installed=True) == f". {tmp_path}/start"
+
+
+def test_a_file_that_front_cannot_run_is_told(tmp_path: Path) -> None:
+    def printed(front: str, socket: str = "/s") -> str:
+        options = ["--real", "/bin/true", "--reassert", "/r", "--front", front, "--socket", socket]
+        done = called("dispatcher", *options)
+        assert (done.returncode == 0) is (done.stderr == "") is (done.stdout != "")
+        return done.stdout or done.stderr
+
+    longest = program(tmp_path / ("f" * (255 - len(f"#!{tmp_path}/\n"))))
+    script = tmp_path / "runc"
+    script.write_text(printed(longest))
+    script.chmod(0o755)
+    ran = subprocess.run([script, "create"], capture_output=True, text=True)
+    assert words(ran.stdout) == [Path(longest).name, str(script), "create"]
+    for front in (program(Path(f"{longest}f")), program(tmp_path / "a b")):
+        assert f"{front} cannot be the interpreter of a file" in printed(front)
+    Path(longest).chmod(0o644)
+    for front in (longest, f"{tmp_path}/gone"):
+        assert f"{front} is not an executable file" in printed(front)
+    later = warm_hook("/r", front, {"socket": "/s"}, [], installed=True)
+    assert later.startswith(f"#!{front}\n"), "an installation makes it afterwards"
+    front = program(tmp_path / "front")
+    room = HEADER - len("\n\n") - printed(front).index("\n\n")
+    assert printed(front, "/s" + "x" * room).index("\n\n") == HEADER - len("\n\n")
+    for socket in ("/s" + "x" * (room + 1), "/s\n"):
+        assert "a path is too long for front or contains a line break" in printed(front, socket)
 
 
 def test_engines_call_a_package_by_the_link_that_lasts(tmp_path: Path) -> None:

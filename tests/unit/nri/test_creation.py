@@ -48,6 +48,19 @@ def test_devices_matter_from_the_moment_that_kubelet_has_allocated_one(root_dir:
         assert plugin.logged()[-1]["edits"][0]["before"] == [REPLACED]
         assert devices(ALLOCATED) == [("/dev/gpu0", 3)]  # for want of access
         assert devices(ALLOCATED, RULE) == []
+        every = {"allow": True, "access": "rwm"}  # a rule without type and numbers is about all devices (runtime-spec)
+        for rule, gives_access in (
+            (every, True),
+            ({**every, "type": "b"}, False),
+            ({**every, "type": "c", "major": {"value": 1}}, True),
+            ({**every, "type": "c", "minor": {"value": 3}}, True),
+            ({**every, "type": "c", "major": {"value": 0}}, False),
+            ({**every, "type": "c", "minor": {"value": 0}}, False),
+            ({**RULE, "minor": {"value": 5}}, False),
+            ({**RULE, "allow": False}, False),
+            ({**RULE, "access": "r"}, False),
+        ):
+            assert devices(ALLOCATED, rule) == ([] if gives_access else [("/dev/gpu0", 3)]), rule
         write_checkpoint(root_dir, entry("1-2-3", "other", "GPU-4", devices=[spec]))
         assert devices(REPLACED, RULE) == []
 

@@ -124,7 +124,6 @@ def test_event_that_cannot_be_written_is_counted_and_the_next_one_is_written(roo
     assert metrics.registry.get_sample_value("reassert_errors_total", {"kind": "log"}) == 1
 
 
-@pytest.mark.slow
 def test_events_that_wait_have_a_limit(root_dir: Path) -> None:
     report = Report(f"{root_dir}/log", NoMetrics())
     waiting = PendingEvents(report)

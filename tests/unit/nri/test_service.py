@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import select
@@ -53,7 +54,7 @@ class Process:
         command = [sys.executable, str(ROOT / "hook" / "__main__.py"), *self.program]
         command += ["--policy", str(self.directory / "policy.yaml"), "--store", str(self.directory / "store")]
         command += ["--events", str(self.directory / "events.jsonl"), *self.options]
-        environment = {"PATH": os.defpath, "NOTIFY_SOCKET": str(self.directory / "notify"), **watchdog}
+        environment = {**os.environ, "NOTIFY_SOCKET": str(self.directory / "notify"), **watchdog}
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def listen(self) -> None:
@@ -74,8 +75,8 @@ class Process:
             pass
 
     def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
+        self.process.terminate()
+        self.process.wait(20)
         self.notified.close()
         self.runtime.close()
 
@@ -264,8 +265,10 @@ def test_connections_that_drip_keep_no_scrape_away(process: Process, root_dir: P
         client.close()
 
 
-def test_edit_of_the_policy_is_compiled_before_a_container_needs_it(process: Process) -> None:
-    process.start(WATCHDOG_USEC="600000")
+def test_edit_of_the_policy_is_compiled_and_shown_before_a_container_needs_it(process: Process) -> None:
+    metrics = process.directory / "metrics"
+    process.options = ("--metrics", f"unix:{metrics}")
+    process.start()
     process.listen()
     process.accept()
     process.wait_for("READY=1")
@@ -275,7 +278,22 @@ def test_edit_of_the_policy_is_compiled_before_a_container_needs_it(process: Pro
         stored = store.read_store(path, directory)
         return stored is not None and stored.has_compiled(store.file_key(os.stat(path)))
 
+    def shown(*wanted: str) -> float:
+        """When the policy in force was loaded, once these samples are there."""
+        wait_until(lambda: all(text in scrape(metrics).decode() for text in wanted))
+        return float(scrape(metrics).split(b"\nreassert_policy_loaded_timestamp_seconds ")[1].split()[0])
+
+    def in_force(text: str) -> str:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return f'reassert_policy_info{{mode="Enforce",path="{path}",sha256="{digest}"}} 1.0'
+
     wait_until(is_compiled)
-    Path(path).write_text(POLICY.replace("void", "none"))
+    first = shown(in_force(POLICY), "reassert_policy_held_back 0.0")
+    edit = POLICY.replace("void", "none")
+    Path(path).write_text(edit)
     assert not is_compiled()
     wait_until(is_compiled)
+    second = shown(in_force(edit), "reassert_policy_held_back 0.0")
+    assert 0 < first < second
+    Path(path).write_text("broken: [")
+    assert shown(in_force(edit), "reassert_policy_held_back 1.0") == second

@@ -166,6 +166,11 @@ def bind(destination: str, source: str, *options: str) -> dict[str, Any]:
         (["ours"], ["-/etc/ssl"], False),
         (["/etc/ssl/certs"], ["ours", "-/etc/ssl/certs"], True),
         (["/etc/ssl/certs", "/etc/ssl/certs"], ["ours", "-/etc/ssl/certs"], False),  # only the first one goes
+        (["ours", "/opt"], [], True),
+        (["/etc with volumesAbove", "ours"], [], True),
+        (["ours", "/etc with volumesAbove"], [], False),  # it hides ours, and without an adjustment NRI sorts nothing
+        (["ours", "/opt", "/etc with volumesAbove"], [], False),
+        (["ours"], ["/etc with volumesAbove"], True),
     ],
 )
 def test_mounts(root_dir: Path, there: list[str], asked: list[str], holds: bool) -> None:
@@ -174,9 +179,10 @@ def test_mounts(root_dir: Path, there: list[str], asked: list[str], holds: bool)
     ours = bind("/etc/ssl", str(source), "rbind", "rprivate", "ro", "rro")
 
     def mounts(names: list[str]) -> list[dict[str, Any]]:
-        return [ours if name == "ours" else bind(name, "/srv/evil", "rbind") for name in names]
+        return [ours if name == "ours" else bind(name.split()[0], "/srv/evil", "rbind") for name in names]
 
-    rules = {"name": "ca", "mounts": [{"mountPath": "/etc/ssl", "hostPath": str(source)}]}
+    above = "Allow" if any("volumesAbove" in name for name in there + asked) else "Refuse"
+    rules = {"name": "ca", "mounts": [{"mountPath": "/etc/ssl", "hostPath": str(source), "volumesAbove": above}]}
     with running(root_dir, document(rules), version=KNOWN) as plugin:
         create = create_request([], mounts=mounts(there))
         answer = plugin.validate(

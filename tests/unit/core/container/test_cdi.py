@@ -59,13 +59,18 @@ def test_env_of_the_spec_and_of_the_device_in_json_and_in_yaml(root_dir: Path, n
 
 @pytest.mark.root
 def test_a_process_that_may_start_no_other_reads_yaml_that_was_converted_before(root_dir: Path) -> None:
-    write(root_dir / "etc", "gpu.yaml", spec(a=["A=1"]))
+    path = write(root_dir / "etc", "gpu.yaml", spec(a=["A=1"]))
+    write(root_dir / "etc", "other.json", spec("other.example/nic"))
+    write(root_dir / "etc", "foreign.yml", spec("other.example/gpu")).chmod(0o666)
     for convert, wanted in ((False, None), (True, {"A": ["1"]})):
         if convert:
             convert_all((f"{root_dir}/etc",))
         assert apart(lambda: None, lambda _: env(root_dir, "a")) == wanted
     write(root_dir / "etc", "gpu.yaml", spec(a=["A=changed"]))
     assert env(root_dir, "a") == {"A": ["changed"]}, "another text is another spec"
+    (root_dir / "etc" / "broken.yaml").write_bytes(b"\xff")
+    convert_all((f"{root_dir}/etc",))
+    assert list(CONVERTED) == [path.read_text()], "`audit --watch` does not keep every spec that there ever was"
     CONVERTED.clear()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -151,3 +152,26 @@ def test_a_late_answer_is_told_from_none(root_dir: Path) -> None:
     with hung(root_dir / "sock"), pytest.raises(TimeoutError):
         asked(str(root_dir / "store"), POD, SANDBOX, identity, 0.01)
     assert asked(str(root_dir / "nowhere"), POD, SANDBOX, identity, 0.01) is None
+
+
+def test_an_answer_without_end_is_not_kept(root_dir: Path) -> None:
+    """It would never be late, since there is always more of it to read."""
+    (root_dir / "store/cri").mkdir(parents=True)
+    (root_dir / "store/cri/containerd").write_text(f"{root_dir}/sock\n")
+    frame, sent = b"\0\x40\0\0\0\0\0\0\1" + bytes(0x4000), []  # DATA of the largest size
+    with hung(root_dir / "sock") as listening:
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer, contextlib.suppress(OSError):
+                for _ in range(400):
+                    peer.sendall(frame)
+                    sent.append(frame)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert (
+            asked(str(root_dir / "store"), POD, SANDBOX, Identity("containerd", True, NAMESPACE, uid=UID), 60) is None
+        )
+        thread.join()
+    assert len(sent) < 400
