@@ -146,7 +146,9 @@ class Invocation:
                 return f"the option {named(given[0])} has no value"
         for option in self.options:
             after = self.arguments[option.end : option.end + 1]
-            if not option.known and after and (self.verb in ("exec", "update") or after[0].startswith("-")):
+            unclear = not option.known and after and (self.verb in ("exec", "update") or after[0].startswith("-"))
+            # runc takes an option that its verb does not have for the id, if `--` follows and nothing else.
+            if unclear or (after == ["--"] and not self.container_id):
                 return f"{named(after[0])} may be a value of the unknown option {named(self.arguments[option.begin])}"
         return ""
 

@@ -164,6 +164,7 @@ UNKNOWN = [
     "create --unknown --pid-file id",
     "create --unknown --bundle elsewhere",
     "create --unknown -h --bundle BUNDLE id",
+    "create --unknown=x --",  # the id of a container of the working directory, for runc
     "exec --unknown other id /bin/true",
     "update --unknown other id",
     "update --unknown -r file id",
