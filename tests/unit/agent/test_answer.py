@@ -31,6 +31,7 @@ from hook.core.metrics import NoMetrics
 from hook.core.policy.compiler import refresh
 from hook.entry import hook as hooks
 from hook.entry import protocol
+from hook.entry.caller import SENTRY
 from unit.core.linux.node import Node
 from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
@@ -63,12 +64,14 @@ class Agent:
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(own_directories).result()
 
-    def frame(self, *arguments: str, kind: str = "runtime", runtime_directory: str = "", **other: str) -> bytes:
-        """A request as front sends it."""
+    def frame(
+        self, *arguments: str, kind: str = "runtime", gets_hook: str = "", runtime_directory: str = "", **other: str
+    ) -> bytes:
+        """A request as front sends it. `gets_hook`: the dispatcher's --hook."""
         paths = (self.memory.source, self.memory.directory, self.memory.events)
         named = dict(zip(("policy", "store", "events"), paths, strict=True)) | {"version": __version__} | other
         head = [protocol.REQUEST.decode(), named["version"], kind, "/real", *(named[k] for k in ("policy", "store"))]
-        return ("\0".join([*head, named["events"], "", runtime_directory, *arguments]) + "\0").encode()
+        return ("\0".join([*head, named["events"], gets_hook, runtime_directory, *arguments]) + "\0").encode()
 
     def connected(self, frame: bytes | None = None, *fds: int) -> socket.socket:
         """A connection, with what was sent."""
@@ -343,6 +346,27 @@ def test_agent_that_must_not_answer_changes_nothing(
     frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", **other)
     assert cold(agent.ask, frame, here, **how) == reason
     assert (agent.config.read_text(), os.listdir(agent.bundle)) == (before, ["config.json"])
+
+
+def test_exec_is_corrected_where_the_callers_runtime_keeps_its_state(agent: Agent, here: int) -> None:
+    """crun below XDG_RUNTIME_DIR, which is the caller's and not the agent's."""
+    agent.write()
+    assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
+    status, process = agent.directory / "crun/0a/status", agent.directory / "process.json"
+    status.parent.mkdir(parents=True)
+    status.write_text(json.dumps({"bundle": str(agent.bundle)}))
+    process.write_text('{"env": ["CA=/tmp/x"]}')
+    asked = agent.frame("exec", "--process", str(process), "0a", runtime_directory=str(agent.directory))
+    assert agent.ask(asked, here) == protocol.go()
+    assert json.loads(process.read_text())["env"] == ["CA=/ca.pem"]
+
+
+def test_gofer_is_confined_by_a_cold_start_alone(agent: Agent, here: int) -> None:
+    """The process that becomes the real runtime gets mounts of its own: a cold start, never the agent."""
+    state(agent)
+    frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", gets_hook=SENTRY)
+    assert cold(agent.ask, frame, here) == "mount"
+    assert os.listdir(agent.bundle) == ["config.json"]
 
 
 def test_file_that_no_free_descriptor_can_open_is_an_error(agent: Agent, here: int) -> None:
