@@ -142,7 +142,7 @@ int main(int count, char **arguments, char **environment)
 	for (int fd = 0; fd < 64; fd++)
 		if (fd != 1 && fstat(fd, &found) == 0)
 			printf("%d: %lx %lx %o %o %o %ld\\n", fd, (long)found.st_dev, (long)found.st_ino, found.st_mode,
-			       fcntl(fd, F_GETFD), fcntl(fd, F_GETFL), (long)lseek(fd, 0, SEEK_CUR));
+				fcntl(fd, F_GETFD), fcntl(fd, F_GETFL), (long)lseek(fd, 0, SEEK_CUR));
 	printf("%s %d %d\\n", getcwd(line, sizeof line), getpgrp(), getsid(0));
 	for (FILE *status = fopen("/proc/self/status", "r"); fgets(line, sizeof line, status);)
 		for (const char *names = NAMES; *names; names += strlen(names) + 1)
