@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import json
 import os
 import select
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -32,7 +34,7 @@ from hook.core.policy.compiler import refresh
 from hook.entry import hook as hooks
 from hook.entry import protocol
 from hook.entry.caller import SENTRY
-from unit.core.linux.node import Node
+from unit.core.linux.node import CLONE_NEWNS, Node, libc
 from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
 
@@ -247,6 +249,77 @@ def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
         assert connection.recv(100) == protocol.cold("error")
     assert agent.counters.as_json()["cold"] == {"error": 1}
     assert "Too many open files" in capfd.readouterr().err
+
+
+@pytest.mark.users
+def test_client_of_another_user_is_dropped(agent: Agent) -> None:
+    os.seteuid(65534)
+    libc.setfsuid(0)  # it reaches the socket all the same
+    try:
+        connection = agent.connected()
+    finally:
+        os.seteuid(0)
+    with connection:
+        assert agent.take() is None
+        assert connection.recv(100) == b""
+    assert agent.counters.new_drops() == {"uid 65534 is not root": 1}
+
+
+def without_a_capability() -> None:
+    header, data = struct.pack("Ii", 0x20080522, 0), ctypes.create_string_buffer(24)  # capset(2), version 3
+    assert libc.capget(header, data) == 0
+    effective = struct.unpack_from("I", data)[0] & ~(1 << 18)  # CAP_SYS_CHROOT
+    struct.pack_into("I", data, 0, effective)
+    assert libc.capset(header, data) == 0
+
+
+def in_another_mount_namespace() -> None:
+    assert libc.unshare(CLONE_NEWNS) == 0
+
+
+def in_another_root_directory() -> None:
+    os.chroot("proc")
+
+
+@pytest.mark.users  # a process in a chroot makes no user namespace, which rootless.sh would need
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda: None, ""),
+        (without_a_capability, "caller"),
+        (in_another_mount_namespace, "caller"),
+        (in_another_root_directory, "caller"),
+    ],
+)
+def test_caller_that_is_not_as_privileged_as_the_agent_starts_cold(
+    agent: Agent, here: int, change: Callable[[], None], reason: str
+) -> None:
+    frame, run = agent.frame("create", "0a"), os.open(agent.directory / "run", os.O_PATH)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.chdir("/")
+            change()
+            os.fchdir(run)
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.connect("sock")
+            socket.send_fds(connection, [frame], [here])
+            os.write(writer, connection.recv(100))
+        finally:
+            os._exit(0)
+    for fd in (run, writer):
+        os.close(fd)
+    job = None
+    while not (job or agent.counters.as_json()["cold"]):
+        job = agent.take()  # None too, where it has connected and sent nothing yet
+    agent.clients.expire()
+    if job:
+        job.client.reply(protocol.go())
+        os.close(job.given)
+    with open(reader, "rb") as answer:
+        assert answer.read() == (protocol.cold(reason) if reason else protocol.go())
+    os.waitpid(child, 0)
 
 
 def test_request_for_whose_descriptor_none_is_free_is_an_error(agent: Agent, here: int) -> None:
