@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hook.core import events
 from hook.core.decide import CONFIG, Case, Done
 from hook.core.policy import compiler
@@ -89,6 +91,7 @@ def test_no_link_is_dead_in_the_debian_package_and_in_the_archive_of_a_release(t
         assert kept in (tmp_path / top / "README.md").read_text(), "links between pages stay"
 
 
+@pytest.mark.slow
 def test_generated_parts_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=300

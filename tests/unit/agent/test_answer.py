@@ -89,11 +89,13 @@ class Agent:
         [(fd, _)] = self.poll.poll(60, 1)
         return self.clients.take(fd)
 
-    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False, front: int = 0) -> bytes:
+    def ask(
+        self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False, front: int = 0, umask: int = 0o22
+    ) -> bytes:
         """The answer to a request. Raises Fallback. `late`: its age in seconds. `front`: the process that asks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            client = Client(ours, front or self.front.pid, 0o22)
+            client = Client(ours, front or self.front.pid, umask)
             client.began -= late
             if hung_up:
                 theirs.close()
@@ -277,6 +279,10 @@ def in_another_mount_namespace() -> None:
     assert libc.unshare(CLONE_NEWNS) == 0
 
 
+def in_another_user_namespace() -> None:
+    assert libc.unshare(1 << 28) == 0  # CLONE_NEWUSER
+
+
 def in_another_root_directory() -> None:
     os.chroot("proc")
 
@@ -288,6 +294,7 @@ def in_another_root_directory() -> None:
         (lambda: None, ""),
         (without_a_capability, "caller"),
         (in_another_mount_namespace, "caller"),
+        (in_another_user_namespace, "caller"),
         (in_another_root_directory, "caller"),
     ],
 )
@@ -408,6 +415,7 @@ def test_systemds_socket_is_taken_over_and_not_removed(
         ({"policy": "/other"}, {}, "options"),
         ({"store": "/other"}, {}, "options"),
         ({"events": "/other"}, {}, "options"),
+        ({"version": "0.0.0"}, {}, "version"),
         ({}, {"late": protocol.SECONDS}, "late"),
         ({}, {"hung_up": True}, "late"),
     ],
@@ -469,14 +477,21 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
         (["--root", f"{agent.directory}/cwd", "exec", "--process", "/p", "0a"], "path"),
         (["exec", "--process", "/proc/self/fd/0", "0a"], "path"),
         (["exec", "--process", "/dev/stdin", "0a"], "path"),
+        (["create", "--bundle", "/dev", "0a"], "path"),
         (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0b"], "path"),
     ):
         assert cold(agent.ask, agent.frame(*arguments), here) == reason, arguments
     agent.config.write_text("{")
-    refused = ["create", "--bundle", str(agent.bundle), "0a"]
+    refused, events = ["create", "--bundle", str(agent.bundle), "0a"], Path(agent.memory.events)
+    before = events.read_text()
     assert cold(agent.ask, agent.frame("--log", "/proc/self/fd/1", *refused), here) == "path"
+    assert events.read_text() == before, "the cold start tells of it"
+    for umask, mode in ((0o22, 0o644), (0o77, 0o600)):
+        log = agent.directory / f"log{umask}"
+        answer = agent.ask(agent.frame("--log", str(log), *refused), here, umask=umask)
+        assert (answer[:18], stat.S_IMODE(log.stat().st_mode)) == (protocol.refused(1, "")[:18], mode)
     with agent.config.open("a") as file:
         file.write(" " * (4 << 20))
     assert cold(agent.ask, agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == "size"
