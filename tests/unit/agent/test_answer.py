@@ -253,6 +253,20 @@ def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
     assert "Too many open files" in capfd.readouterr().err
 
 
+def test_threads_that_close_the_connections_of_others_are_limited(agent: Agent) -> None:
+    door, clients = agent.clients._door, [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(5)]
+    door._THREADS = 2
+    for ours, _ in clients:
+        door.answer(ours, b"x")
+    for _ in clients:
+        door._moved = 0.0  # none was closed for long
+        door.look_after()
+    assert 1 <= len(door._threads) <= 2
+    for _, theirs in clients:
+        assert [theirs.recv(9), theirs.recv(9)] == [b"x", b""]
+        theirs.close()
+
+
 @pytest.mark.users
 def test_client_of_another_user_is_dropped(agent: Agent) -> None:
     os.seteuid(65534)
