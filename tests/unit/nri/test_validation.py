@@ -108,7 +108,9 @@ def test_a_policy_that_is_changed_between_the_two_questions_refuses_nothing(root
     """The container starts as it would have if it had been created a moment earlier."""
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
+        before = plugin.resident.last.fingerprint
         plugin.policy.write_text(POLICY.replace("void", "none"))
+        wait_until(lambda: plugin.resident.get().fingerprint != before)
         adjust = {"env": [{"key": "GPU", "value": "void"}]}
         assert not plugin.validate(create_request(["GPU=all"]), adjust=adjust, owners=owned(ENV, "GPU")).reject
 
@@ -229,6 +231,9 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, machine: Mach
             answer = plugin.validate(create_request(["GPU=void"]), adjust=adjust, owners=owned(CDI, "vendor.com/gpu=0"))
             assert why in answer.reason
             assert answer.reject is bool(why)
+            assert [event["event"] for event in events_of(plugin)] == ["container.denied"] * bool(why)
+            assert plugin.metric("reassert_containers_total", outcome="refused") == (1 if why else None)
+            plugin.events.unlink(missing_ok=True)
             if "not as reserved" in why:
                 assert "because of CDI device vendor.com/gpu=0, which plugin 20-late injected" in answer.reason
 
