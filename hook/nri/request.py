@@ -36,7 +36,7 @@ class Reply:
 
     `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `done`: what the
     event is made of. `is_repeated`: whether the event at the container's creation, `first`, says the same; then this
-    one is told only if it is an error.
+    one is told only if it is an error or a refusal.
     """
 
     def __init__(self, case: Case, failure: str = "decision") -> None:
@@ -72,7 +72,7 @@ class Reply:
         if self.first:
             self.first.tell(report, self.is_decided())
         verdict = self.verdict
-        if verdict is None or (self.is_repeated and self.is_decided()):
+        if verdict is None or (self.is_repeated and self.is_decided() and not verdict.refusal):
             return
         event = verdict.event
         if event is None and self.done and verdict.plan:

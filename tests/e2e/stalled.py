@@ -38,6 +38,10 @@ class Stalled:
         """From now on it answers nothing in time."""
         self._stall.touch()
 
+    def gave_up(self) -> bool:
+        """Whether a process waited for it for SECONDS."""
+        return os.path.exists(f"{self._stall}.late")
+
     def answer(self) -> None:
         """Let it answer again, also what waits."""
         self._stall.unlink(missing_ok=True)
@@ -84,6 +88,8 @@ def _serve(directory: str, stall: str) -> None:
         deadline = time.monotonic() + SECONDS
         while os.path.exists(stall) and time.monotonic() < deadline:
             time.sleep(0.02)
+        if time.monotonic() >= deadline:
+            Path(f"{stall}.late").touch()
         if kind in _FORGET:
             continue
         data = answers.get(kind, b"")

@@ -33,8 +33,9 @@ from hook.core.policy.compiler import refresh
 from hook.core.reserve import Reserved
 from hook.entry import hook as hooks
 from hook.entry import protocol
+from hook.entry.caller import SENTRY
 from hook.entry.write_spec import stamp
-from unit.core.linux.node import Node
+from unit.core.linux.node import Node, libc
 from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
 
@@ -66,12 +67,14 @@ class Agent:
         self._thread = ThreadPoolExecutor(1)
         self._thread.submit(own_directories).result()
 
-    def frame(self, *arguments: str, kind: str = "runtime", runtime_directory: str = "", **other: str) -> bytes:
-        """A request as front sends it."""
+    def frame(
+        self, *arguments: str, kind: str = "runtime", gets_hook: str = "", runtime_directory: str = "", **other: str
+    ) -> bytes:
+        """A request as front sends it. `gets_hook`: the dispatcher's --hook."""
         paths = (self.memory.source, self.memory.directory, self.memory.events)
         named = dict(zip(("policy", "store", "events"), paths, strict=True)) | {"version": __version__} | other
         head = [protocol.REQUEST.decode(), named["version"], kind, "/real", *(named[k] for k in ("policy", "store"))]
-        return ("\0".join([*head, named["events"], "", runtime_directory, *arguments]) + "\0").encode()
+        return ("\0".join([*head, named["events"], gets_hook, runtime_directory, *arguments]) + "\0").encode()
 
     def connected(self, frame: bytes | None = None, *fds: int) -> socket.socket:
         """A connection, with what was sent."""
@@ -87,11 +90,13 @@ class Agent:
         [(fd, _)] = self.poll.poll(60, 1)
         return self.clients.take(fd)
 
-    def ask(self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False, front: int = 0) -> bytes:
+    def ask(
+        self, frame: bytes, given: int, late: float = 0.0, hung_up: bool = False, front: int = 0, umask: int = 0o22
+    ) -> bytes:
         """The answer to a request. Raises Fallback. `late`: its age in seconds. `front`: the process that asks."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs:
-            client = Client(ours, front or self.front.pid, 0o22)
+            client = Client(ours, front or self.front.pid, umask)
             client.began -= late
             if hung_up:
                 theirs.close()
@@ -283,6 +288,34 @@ def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
     assert "Too many open files" in capfd.readouterr().err
 
 
+def test_threads_that_close_the_connections_of_others_are_limited(agent: Agent) -> None:
+    door, clients = agent.clients._door, [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(5)]
+    door._THREADS = 2
+    for ours, _ in clients:
+        door.answer(ours, b"x")
+    for _ in clients:
+        door._moved = 0.0  # none was closed for long
+        door.look_after()
+    assert 1 <= len(door._threads) <= 2
+    for _, theirs in clients:
+        assert [theirs.recv(9), theirs.recv(9)] == [b"x", b""]
+        theirs.close()
+
+
+@pytest.mark.users
+def test_client_of_another_user_is_dropped(agent: Agent) -> None:
+    os.seteuid(65534)
+    libc.setfsuid(0)  # it reaches the socket all the same
+    try:
+        connection = agent.connected()
+    finally:
+        os.seteuid(0)
+    with connection:
+        assert agent.take() is None
+        assert connection.recv(100) == b""
+    assert agent.counters.new_drops() == {"uid 65534 is not root": 1}
+
+
 def test_request_for_whose_descriptor_none_is_free_is_an_error(agent: Agent, here: int) -> None:
     with agent.connected() as connection:
         assert agent.take() is None
@@ -370,6 +403,7 @@ def test_systemds_socket_is_taken_over_and_not_removed(
         ({"policy": "/other"}, {}, "options"),
         ({"store": "/other"}, {}, "options"),
         ({"events": "/other"}, {}, "options"),
+        ({"version": "0.0.0"}, {}, "version"),
         ({}, {"late": protocol.SECONDS}, "late"),
         ({}, {"hung_up": True}, "late"),
     ],
@@ -381,6 +415,27 @@ def test_agent_that_must_not_answer_changes_nothing(
     frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", **other)
     assert cold(agent.ask, frame, here, **how) == reason
     assert (agent.config.read_text(), os.listdir(agent.bundle)) == (before, ["config.json"])
+
+
+def test_exec_is_corrected_where_the_callers_runtime_keeps_its_state(agent: Agent, here: int) -> None:
+    """crun below XDG_RUNTIME_DIR, which is the caller's and not the agent's."""
+    agent.write()
+    assert agent.ask(agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == protocol.go()
+    status, process = agent.directory / "crun/0a/status", agent.directory / "process.json"
+    status.parent.mkdir(parents=True)
+    status.write_text(json.dumps({"bundle": str(agent.bundle)}))
+    process.write_text('{"env": ["CA=/tmp/x"]}')
+    asked = agent.frame("exec", "--process", str(process), "0a", runtime_directory=str(agent.directory))
+    assert agent.ask(asked, here) == protocol.go()
+    assert json.loads(process.read_text())["env"] == ["CA=/ca.pem"]
+
+
+def test_gofer_is_confined_by_a_cold_start_alone(agent: Agent, here: int) -> None:
+    """The process that becomes the real runtime gets mounts of its own: a cold start, never the agent."""
+    state(agent)
+    frame = agent.frame("create", "--bundle", str(agent.bundle), "0a", gets_hook=SENTRY)
+    assert cold(agent.ask, frame, here) == "mount"
+    assert os.listdir(agent.bundle) == ["config.json"]
 
 
 def test_file_that_no_free_descriptor_can_open_is_an_error(agent: Agent, here: int) -> None:
@@ -410,14 +465,21 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
         (["--root", f"{agent.directory}/cwd", "exec", "--process", "/p", "0a"], "path"),
         (["exec", "--process", "/proc/self/fd/0", "0a"], "path"),
         (["exec", "--process", "/dev/stdin", "0a"], "path"),
+        (["create", "--bundle", "/dev", "0a"], "path"),
         (["create", "--config", str(agent.config), "--bundle", f"{agent.directory}/cwd", "0a"], "path"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0a"], "pipe"),
         (["--root", str(agent.directory), "exec", "--process", f"{agent.directory}/fifo", "0b"], "path"),
     ):
         assert cold(agent.ask, agent.frame(*arguments), here) == reason, arguments
     agent.config.write_text("{")
-    refused = ["create", "--bundle", str(agent.bundle), "0a"]
+    refused, events = ["create", "--bundle", str(agent.bundle), "0a"], Path(agent.memory.events)
+    before = events.read_text()
     assert cold(agent.ask, agent.frame("--log", "/proc/self/fd/1", *refused), here) == "path"
+    assert events.read_text() == before, "the cold start tells of it"
+    for umask, mode in ((0o22, 0o644), (0o77, 0o600)):
+        log = agent.directory / f"log{umask}"
+        answer = agent.ask(agent.frame("--log", str(log), *refused), here, umask=umask)
+        assert (answer[:18], stat.S_IMODE(log.stat().st_mode)) == (protocol.refused(1, "")[:18], mode)
     with agent.config.open("a") as file:
         file.write(" " * (4 << 20))
     assert cold(agent.ask, agent.frame("create", "--bundle", str(agent.bundle), "0a"), here) == "size"

@@ -47,9 +47,12 @@ def test_a_file_that_has_just_changed_is_not_kept(tmp_path: Path) -> None:
 def test_a_change_a_moment_ago_may_not_be_the_last(ago: int, settled: bool) -> None:
     """Times in whole seconds are of ext4 with inodes of 128 bytes: there another one may come in that second."""
     now = time.time_ns()
-    assert is_settled((now - ago) | 1) == settled
-    assert not is_settled(now // 10**9 * 10**9 - 10**9)
-    assert is_settled(now // 10**9 * 10**9 - 3 * 10**9)
+    second = now // 10**9 * 10**9
+    found = is_settled((now - ago) | 1), is_settled(second - 10**9), is_settled(second - 3 * 10**9)
+    late = time.time_ns()  # this process may have waited for the processor
+    assert found[0] == settled or late - now + ago > filecache.SETTLED_NS
+    assert not found[1] or late - second > 10**9
+    assert found[2]
 
 
 def test_what_is_missing_or_no_file_is_asked_for_again(tmp_path: Path) -> None:

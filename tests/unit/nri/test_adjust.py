@@ -14,10 +14,10 @@ from hook.core.container.start import Start
 from hook.core.facts import Container
 from hook.core.facts.exclusive import Devices
 from hook.core.plan import Plan, plan
-from hook.core.reserve import Edit
+from hook.core.reserve import Edit, PlaceMount
 from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
-from hook.nri.adjust import Adjustment, adjust, in_order, predicted_mounts
+from hook.nri.adjust import Adjustment, adjust, in_order, mount_leftovers, own_parts, predicted_mounts
 from unit.nri.support import RESPONSE
 from unit.support import POD, bind, policy
 
@@ -169,6 +169,22 @@ def test_where_it_cannot_and_we_have_no_such_part_the_container_is_refused(ca: P
     assert denial == f"mount {below} conflicts with the reserved mount /etc/ssl, and NRI cannot remove it"
 
 
+def test_below_a_mount_that_can_be_written_no_part_is_mounted(ca: Path) -> None:
+    """Another container could have put a link in the part's place."""
+    assert mounts_after(["/etc/ssl/certs"], ca, False)[1] == []
+    _, [denial] = mounts_after(["/etc/ssl/certs"], ca, False, readOnly=False)
+    assert denial == "mount /etc/ssl/certs conflicts with the reserved mount /etc/ssl, and NRI cannot remove it"
+
+
+def test_mount_above_that_comes_later_hides_ours_and_only_our_own_part_is_ours(ca: Path) -> None:
+    ours, part = bind("/etc/ssl", str(ca)), bind("/etc/ssl/certs", f"{ca}/certs")
+    edit = PlaceMount("ca", "/etc/ssl", ours, frozenset(), [])
+    assert mount_leftovers(edit, [ours, bind("/etc"), bind("/opt")], []) == ["/etc"]
+    assert mount_leftovers(edit, [bind("/etc"), ours], []) == []
+    there = [bind("/etc/ssl/certs", "/srv/evil"), part, bind("/etc/sslx", f"{ca}x")]
+    assert [mount["source"] for mount in own_parts(edit, Container(POD, Start([], there)))] == [f"{ca}/certs"]
+
+
 def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:
     """NRI replaces the first; which of the others comes last is its sorting's affair."""
     assert mounts_after(["/etc/ssl", "/etc/ssl"], ca, True)[1]
@@ -260,6 +276,12 @@ def test_mount_of_a_device_that_was_not_allocated_is_removed_where_nri_can(
     assert (adjustment.removed, bool(denials)) == (removed, refused)
     _, denials = adjust(decided, container, removes_mounts=False)
     assert bool(denials) == bool(removed)
+
+
+def test_mount_of_a_device_in_the_place_of_a_reserved_one_is_replaced_and_not_removed_too(ca: Path) -> None:
+    _, container = closed([bind("/etc/ssl", "/dev/gpu0")], device_rules=[{"allow": False, "access": "rwm"}])
+    adjustment, denials = adjust(planned(container, EXCLUSIVE, company(ca)), container, removes_mounts=True)
+    assert ([mount["source"] for mount in adjustment.mounts], adjustment.removed, denials) == ([str(ca)], [], [])
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,9 @@ def test_a_policy_that_is_changed_between_the_two_questions_refuses_nothing(root
     """The container starts as it would have if it had been created a moment earlier."""
     with running(root_dir, POLICY, version=KNOWN) as plugin:
         plugin.create(["GPU=all"])
+        before = plugin.resident.last.fingerprint
         plugin.policy.write_text(POLICY.replace("void", "none"))
+        wait_until(lambda: plugin.resident.get().fingerprint != before)
         adjust = {"env": [{"key": "GPU", "value": "void"}]}
         assert not plugin.validate(create_request(["GPU=all"]), adjust=adjust, owners=owned(ENV, "GPU")).reject
 
@@ -234,6 +237,9 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, machine: Mach
             answer = plugin.validate(create_request(["GPU=void"]), adjust=adjust, owners=owned(CDI, "vendor.com/gpu=0"))
             assert why in answer.reason
             assert answer.reject is bool(why)
+            assert [event["event"] for event in events_of(plugin)] == ["container.denied"] * bool(why)
+            assert plugin.metric("reassert_containers_total", outcome="refused") == (1 if why else None)
+            plugin.events.unlink(missing_ok=True)
             if "not as reserved" in why:
                 assert "because of CDI device vendor.com/gpu=0, which plugin 20-late injected" in answer.reason
 
@@ -241,18 +247,21 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, machine: Mach
 def test_device_of_another_plugin_that_was_not_allocated_is_refused(root_dir: Path, machine: Machine) -> None:
     node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 7}
     nodes = [node, {**node, "path": "/dev/x", "permissions": "r"}, {"path": "/dev/y", "hostPath": "/dev/null"}]
+    nodes.append({"path": "/dev/z", "hostPath": "/dev/null", "type": "c", "minor": 7})
     devices = [{"name": "0", "containerEdits": {"deviceNodes": nodes}}]
     machine.file("/etc/cdi/v.json", json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/gpu", "devices": devices}))
     text = document({"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/gpu*"]}}, kubelet={"root": str(root_dir)})
     asked = {"CDI_devices": [{"name": "v.com/gpu=0"}]}, {"linux": {"devices": [node]}}
     owners = owned(CDI, "v.com/gpu=0"), owned(DEVICES, "/dev/gpu0")
     null = {"type": "c", "major": 1, "minor": 3}
-    injected = [node, {**node, "path": "/dev/x"}, {"path": "/dev/y", **null}]
+    injected = [node, {**node, "path": "/dev/x"}, {"path": "/dev/y", **null}, {"path": "/dev/z", **null}]
     numbers = {key: node[key] for key in null}
-    rules = [{**numbers, "access": "rwm"}, {**numbers, "access": "r"}, {**null, "access": "rwm"}]
+    rules = [{**numbers, "access": "rwm"}, {**numbers, "access": "r"}, *[{**null, "access": "rwm"}] * 2]
+    disk = {**node, "type": "b"}
     for adjust, made, allowed in (
         (asked[0], injected, rules),
         (asked[1], [node], [{**numbers, "access": "rw"}]),
+        ({"linux": {"devices": [disk]}}, [disk], [{**numbers, "type": "b", "access": "rwm"}]),
     ):
         create = create_request([])
         merged = Merged(VALIDATE(pod=create.pod, container=create.container, adjust=adjust))
@@ -264,6 +273,18 @@ def test_device_of_another_plugin_that_was_not_allocated_is_refused(root_dir: Pa
             assert "rule gpu: not allocated: device /dev/gpu0 (c 240:7) is in the container after the" in answer.reason
             assert "plugin 20-late" in answer.reason
             assert answer.reject
+
+
+@pytest.mark.users  # mknod(2)
+def test_block_device_of_a_cdi_spec_without_its_type_is_one(root_dir: Path, machine: Machine) -> None:
+    os.mknod(root_dir / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 250))
+    nodes = [{"path": "/dev/x", "hostPath": str(root_dir / "disk")}]
+    devices = [{"name": "0", "containerEdits": {"deviceNodes": nodes}}]
+    machine.file("/etc/cdi/v.json", json.dumps({"cdiVersion": "0.6.0", "kind": "v.com/gpu", "devices": devices}))
+    create = create_request([])
+    adjust = {"CDI_devices": [{"name": "v.com/gpu=0"}]}
+    merged = Merged(VALIDATE(pod=create.pod, container=create.container, adjust=adjust))
+    assert merged.devices == [{"path": "/dev/x", "type": "b", "major": 7, "minor": 250}]
 
 
 def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(root_dir: Path, machine: Machine) -> None:

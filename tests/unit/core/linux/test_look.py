@@ -15,12 +15,12 @@ from e2e.support import need
 
 from hook.core.facts import Container
 from hook.core.linux.idmap import protect
-from hook.core.linux.look import look_at_node_paths, look_at_processes
+from hook.core.linux.look import look_at_node_paths, look_at_processes, places_of
 from hook.core.linux.mountns import mount_id, status_at_once
 from hook.core.plan import plan
 from unit.core.linux.node import MS_BIND, MS_UNBINDABLE, Node, Stop, libc, stop
 from unit.ownmachine import Machine
-from unit.support import POD, bind, policy, spec
+from unit.support import POD, bind, container, policy, spec
 
 pytestmark = pytest.mark.users  # setns(2) ends a chroot, which rootless.sh makes
 
@@ -62,6 +62,12 @@ def test_mount_that_came_meanwhile_is_not_trusted(node: Node) -> None:
     assert node.problems(node.edit(), forget="/etc/ssl") == [
         "/etc/ssl in the image leads through a mount that was made since"
     ]
+
+
+def test_place_of_the_nodes_path_in_a_mount_that_came_meanwhile_is_not_known() -> None:
+    decided = plan(policy(), Container(POD, container().start))
+    with pytest.raises(OSError, match="is in a mount that was made since"):
+        places_of(decided, {})
 
 
 def test_mount_over_the_containers_root_is_refused(node: Node) -> None:

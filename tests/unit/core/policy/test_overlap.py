@@ -85,13 +85,22 @@ def test_rules_always_overlap_where_the_conditions_of_one_follow_from_the_others
 
 TERMS = st.lists(st.sampled_from(["a", "ab", "b", "a*", "ab*", "*b", "?b", "*", "abc", "b?c*"]), min_size=1, max_size=3)
 LABELS = st.dictionaries(st.sampled_from("xy"), st.sampled_from("12"), max_size=2)
+EXPRESSIONS = st.fixed_dictionaries(
+    {
+        "key": st.just("z"),
+        "operator": st.sampled_from(["In", "NotIn"]),
+        "values": st.sampled_from(["1", "2", "12"]).map(list),
+    }
+)
 MATCHES = st.fixed_dictionaries(
     {},
     optional={
         "namespaces": TERMS,
         "images": TERMS,
         "containerNames": TERMS,
-        "podSelector": st.builds(lambda labels: {"matchLabels": labels}, LABELS),
+        "podSelector": st.fixed_dictionaries(
+            {"matchLabels": LABELS, "matchExpressions": st.lists(EXPRESSIONS, max_size=1)}
+        ),
         "ifUnknown": st.sampled_from(["Skip", "Enforce"]),
     },
 )
@@ -105,6 +114,7 @@ def selects(value: str, **more: str) -> dict[str, Any]:
 @example([(selects("1"), "x"), (selects("2"), "y")])  # without `Skip`, an adapter that knows no labels applies both
 @example([(selects("1", ifUnknown="Skip"), "x"), (selects("2"), "y"), (selects("1", ifUnknown="Skip"), "z")])
 @given(st.lists(st.tuples(MATCHES, st.sampled_from("xyz")), max_size=12))
+@example([(NOT_DB, "x"), ({**WEB, **SKIP}, "y")])
 def test_index_finds_the_pairs_that_comparing_every_two_finds(given_rules: list[tuple[Any, str]]) -> None:
     wants = [(rule(f"r{n}", match=match), what) for n, (match, what) in enumerate(given_rules)]
     pairs = {

@@ -92,6 +92,29 @@ spec:
     assert [[(env.name, env.text) for env in rule.env] for rule in rules] == [[("X", "x")], [("X", "x")], [("Y", "x")]]
 
 
+def test_block_scalars_keep_their_lines_and_their_indentation() -> None:
+    text = """apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  rules:
+  - name: r
+    env:
+    - name: A
+      value: |-
+        a # b
+
+          c
+    - name: B
+      value: >-
+        a
+        b
+
+        c
+"""
+    [rule] = compile_bytes("policy.yaml", text.encode()).policy().candidates(None)
+    assert [env.text for env in rule.env] == ["a # b\n\n  c", "a b\nc"]
+
+
 def test_billion_laughs_are_refused_before_they_are_expanded() -> None:
     text = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     text += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))

@@ -181,6 +181,10 @@ def test_command_that_makes_a_path(path: str, command: str) -> None:
     assert build_command(path) == command
 
 
+def test_the_default_store_is_made_of_the_directory_and_another_of_its_own_subdirectory() -> None:
+    assert (layout.sources(layout.DEFAULT), layout.sources("other")) == (None, "/etc/reassert/trust.d/other")
+
+
 # -- policy show
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hook.core.facts import Container, Facts
 from hook.core.facts.exclusive import Devices
 from hook.core.plan import Plan, plan
+from hook.core.reserve.exclusive import Closed
 from unit.allocated import spec
 from unit.support import POD, bind, examples, policy
 
@@ -61,6 +62,11 @@ def allow(
 
 def container(target: Any, at: Facts) -> Container:
     return Container(POD, target, at)
+
+
+def test_mount_that_the_policy_reserves_is_ours_in_any_spelling() -> None:
+    closed = Closed([], Devices(), container(spec(), Facts()), [bind("/dev/..//gpu")])
+    assert [closed.is_ours(path) for path in ("/gpu", "/gpu/x", "/other")] == [True, False, False]
 
 
 def decide(*rules: Json, at: Facts | None = None, **fields: Any) -> tuple[Plan, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,7 +10,10 @@ import pytest
 from hook.core.container.identity import Identity
 from hook.core.container.start import Start
 from hook.core.facts import Container
+from hook.core.linux.volumes import make
 from hook.core.plan import Plan, plan
+from unit.core.linux.node import Stop, stop
+from unit.ownmachine import Machine
 from unit.support import POD, document, policy, problems
 
 CACHE = {"mountPath": "/cache", "emptyDir": {}}
@@ -33,6 +37,17 @@ def source(*rules: dict[str, Any], **more: Any) -> str:
     decision = decided(*rules, **more)
     assert not decided(*rules, **more).refusal()
     return decision.mounts[0].source()
+
+
+def test_memory_is_mounted_once_and_unless_the_caller_objects(machine: Machine) -> None:
+    machine.file("/var/lib/kubelet/pods/1-2-3/etc-hosts")
+    volumes = decided(rule(MEMORY)).mounts
+    with pytest.raises(Stop):
+        make(volumes, stop, is_probe=False)
+    assert not os.path.lexists(volumes[0].source())
+    for before in (lambda: None, stop):
+        make(volumes, before, is_probe=False)
+        assert os.path.isdir(volumes[0].source())
 
 
 @pytest.mark.parametrize(
