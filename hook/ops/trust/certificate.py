@@ -190,7 +190,10 @@ def _canonical(attribute: x509.NameAttribute[str | bytes]) -> x509.NameAttribute
     """One attribute of a name, as OpenSSL compares it: UTF-8, lower case, single spaces. ASCII only, both of these."""
     if attribute._type not in _TEXT:
         return attribute
-    folded = b" ".join(str(attribute.value).encode().split()).lower().decode()
+    text = str(attribute.value)
+    if attribute._type is x509.name._ASN1Type.T61String:  # `cryptography` reads it as UTF-8, OpenSSL as Latin-1
+        text = text.encode().decode("latin-1")
+    folded = b" ".join(text.encode().split()).lower().decode()
     return x509.NameAttribute(attribute.oid, folded, x509.name._ASN1Type.UTF8String, _validate=False)
 
 
