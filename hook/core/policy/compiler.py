@@ -187,11 +187,14 @@ def _is_open_for_writing(fd: int) -> bool:
 
 
 def _seems_cut(content: bytes, status: os.stat_result, last: dict[str, Any]) -> bool:
-    """Whether the last good policy's file was written over in place, and its last line has no end.
+    """Whether the file of the store was written over in place, and its last line has no end.
 
-    So is a file whose writer died. JSON is complete if it can be parsed.
+    So is a file whose writer died. JSON is complete if it can be parsed. `last`: the header in the store, of the last
+    good policy and of a file that is held back.
     """
-    in_place = (last.get("key") or [0])[0] == status.st_ino
+    held = last.get("heldKey") or [0]
+    waits = last.get("heldFor") and held == file_key(status)  # for files of the node: it was renamed, or is whole
+    in_place = status.st_ino in ((last.get("key") or [0])[0], 0 if waits else held[0])
     return in_place and not content.endswith(b"\n") and not content.lstrip().startswith(b"{")
 
 
