@@ -484,8 +484,8 @@ class Watch:
         if start.is_odd:
             return
         until = self._world.now + 3 * PAUSE
-        is_whole = start.phase == "started" and not start.faults and len(start.admissible) == 1
-        while is_whole and (untold := self._changed(start) - self._told(start)):
+        is_whole = start.phase == "started" and len(start.admissible) == 1
+        while is_whole and not start.faults and (untold := self._changed(start) - self._told(start)):
             if self._world.now > until:
                 raise self._wrong(start, f"no event says that it was changed: {sorted(untold)}")
             self._world.sleep(PAUSE // 10)
