@@ -97,6 +97,19 @@ def test_table_list_and_wrong_use(node: Node) -> None:
     assert lines[2].startswith("env-default  FAILED   env: NVIDIA_VISIBLE_DEVICES is absent (and ")
     assert call("--list")[1].startswith("innocent: ")
     assert call(*options, "--case", "none") == (2, call(*options, "--case", "none")[1])
+    own = node.directory / "own.json"
+    case = {"name": "own", "why": "a new reader's", "check": ["env"], "env": ["{name}=a"]}
+    for written, says in (
+        ([case], "own: a new reader's"),
+        (case, "not a list of objects"),
+        ([{**case, "chek": []}], "case own: unknown: chek"),
+        ([{**case, "check": ["mount"]}], "case own: unknown: mount"),
+        ([{"name": "own", "why": "x"}], "case own: it has no check"),
+    ):
+        own.write_text(json.dumps(written))
+        status, text = call("--list", "--cases", str(own))
+        assert (status == 0, says in text) == (written == [case], True), text
+        assert "Traceback" not in text
     (node.ca / "certs/company.crt").unlink()
     (node.ca / "certs").rmdir()
     status, text = call(*options)

@@ -26,6 +26,9 @@ MARKER = "HOSTILE_POD=1"
 PROBE = ".hostile-pod"
 """The file that every container tries to write to reserved directories."""
 GOOD = ("held", "refused", "not run")
+MEMBERS = {"name", "why", "on", "check", "start", "env", "exec", "volumes", "mounts", "devices", "capabilities"}
+MEMBERS |= {"annotations", "inside", "works", "outside", "image", "spec", "not_on_node"}
+CHECKS = {"env", "exec", "mounts", "devices"}
 
 
 class Refused(Exception):
@@ -188,9 +191,6 @@ class Look:
         opens = [device for device in self.reserved.devices if not self.container.exec("sh", "-c", f": <{device}")[0]]
         return [f"it can open {device}" for device in opens]
 
-    def _node(self) -> list[str]:
-        return []  # compared after each container in any case
-
 
 def _split(environ: bytes) -> list[str]:
     return environ.decode(errors="surrogateescape").removesuffix("\0").split("\0")
@@ -261,9 +261,29 @@ def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path, s
     return row | {"result": result, "reasons": reasons or ([] if outcomes else ["nothing of the kind is reserved"])}
 
 
+def read_cases(path: Path) -> list[dict[str, Any]]:
+    """The cases of a file. Raises ValueError for one that would test less than its author meant, OSError."""
+    read = json.loads(path.read_text("utf-8"))
+    if not isinstance(read, list) or not all(isinstance(case, dict) for case in read):
+        raise ValueError("not a list of objects")
+    for case in read:
+        name = case.get("name")
+        for word in ("name", "why", "check"):
+            if word not in case:
+                raise ValueError(f"case {name}: it has no {word}")
+        if unknown := {*case} - MEMBERS or {*case["check"]} - CHECKS:
+            raise ValueError(f"case {name}: unknown: {', '.join(sorted(unknown))}")
+    return read
+
+
 def choose(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[dict[str, Any]]:
     """The cases that the command line asks for."""
-    cases: list[dict[str, Any]] = [case for path in given.cases for case in json.loads(path.read_text("utf-8"))]
+    cases: list[dict[str, Any]] = []
+    for path in given.cases:
+        try:
+            cases += read_cases(path)
+        except (OSError, ValueError) as error:
+            parser.error(f"{path}: {error}")
     unknown = set(given.case) - {case["name"] for case in cases}
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; --list prints all")

@@ -16,9 +16,10 @@ import signal
 import subprocess
 import tempfile
 from pathlib import Path
+from random import Random
 from typing import Any
 
-from invariants import EVENTS, PAUSE, Rules, Start, Watch
+from invariants import EVENTS, LOG_LIMIT, PAUSE, POLICY, Rules, Start, Watch
 from world import (
     Exited,
     Lock,
@@ -34,7 +35,7 @@ from world import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-POLICY, STORE, SOCKET = "/etc/reassert/policy.yaml", "/var/lib/reassert", "/run/reassert/agent/agent.sock"
+STORE, SOCKET = "/var/lib/reassert", "/run/reassert/agent/agent.sock"
 RUNC, HOOK, REAL = "/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-hook", "/usr/sbin/runc"
 FRONT, SHELL, PROGRAM, AGENT = "/opt/reassert/front", "/bin/sh", "/opt/reassert/reassert", "agent"
 KUBELET = "/var/lib/kubelet"
@@ -43,6 +44,9 @@ MOUNT, SOURCE = "/etc/ssl", "/etc/company"
 SECOND = 1_000_000_000
 MOST = 64
 """The most containers that start at once."""
+
+CHUNK = 1000
+"""Bytes of one write(2) of engines, kubelet and the administrator."""
 
 UNKNOWN = "--shim-trace"
 """A global option with a value, which the runtime knows and reassert does not."""
@@ -180,6 +184,7 @@ class Node:
         self.versions = ("1", "2")
         self.version = "1"
         self.numbers = self.policies = 0
+        self._last_draft = 0.0
         self.by_pid: dict[int, Start] = {}
         self.allocated: dict[str, str] = {}
         self.agent: Process | None = None
@@ -214,6 +219,7 @@ class Node:
         }
         self._fill()
         w.on_interrupt, w.on_short_write, w.on_change = self._interrupt, self.watch.short_write, self.watch.changed
+        w.on_log_closed = self.watch.closed
         for package in self.packages.values():
             for name in ("agent.service", "entry.preload", "entry.runtime", "entry.hook", "entry.compile"):
                 package.load(f"hook.{name}")
@@ -225,12 +231,20 @@ class Node:
 
     def _fill(self) -> None:
         w = self.world
-        for directory in (STORE, f"{KUBELET}/pods", "/run/containerd", "/run/crio", SOURCE, "/proc", "/var/log"):
+        for directory in (
+            STORE,
+            f"{KUBELET}/pods",
+            "/run/containerd",
+            "/run/crio",
+            SOURCE,
+            "/proc",
+            "/var/log/reassert",
+        ):
             w.make(directory)
         w.make("/run/reassert/agent", mode=0o700)
         w.make("/etc/reassert")
         w.make(CHECKPOINT, b'{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":1}')
-        w.watched[EVENTS] = self.watch.log
+        w.watched[EVENTS] = self.watch.new_log
         w.make(REAL, b"", 0o755)
         self._install(self.version)
         text = self._drafted()
@@ -263,6 +277,7 @@ class Node:
     def _cold(self, process: Process) -> int:
         """The script of a dispatcher, and the program that it executes."""
         _, script, reason, *arguments = process.argv
+        process.is_ours = True
         package = self.packages[self._version_of(process)]
         where = [reason, "--policy", POLICY, "--store", STORE, "--events", EVENTS]
         try:
@@ -284,7 +299,7 @@ class Node:
             return 1
 
     def _agent(self, process: Process) -> int:
-        process.is_agent = True
+        process.is_agent, process.is_ours, self.watch.agent = True, True, process
         chosen = argparse.Namespace(socket=SOCKET, policy=POLICY, store=STORE, events=EVENTS)
         package = self.packages[process.argv[1]]
         metrics = package.load("hook.core.metrics").NoMetrics
@@ -423,34 +438,41 @@ class Node:
         if node is not None:
             self.world.step()
             del above.entries[name]
+            self.world.forget(node)
 
-    def _write(self, path: str, data: bytes, cut: int = 0) -> None:
-        """A file in place. `cut`: where its writer dies, 0: it does not."""
+    def _write(self, path: str, data: bytes, pause: int = 0) -> None:
+        """A file in place. `pause`: how long its writer waits at most between two writes. Raises OSError."""
         fd = self.calls.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         try:
-            for at in range(0, cut or len(data), 4096):
-                self.calls.write(fd, data[at : min(at + 4096, cut or len(data))])
+            for at in range(0, len(data), CHUNK):
+                chunk = data[at : at + CHUNK]
+                if self.calls.write(fd, chunk) < len(chunk):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+                if pause:
+                    self.world.sleep(int(self.chance.random() * pause))
         finally:
             self.calls.close(fd)
 
     def _record(self, start: Start) -> None:
         """kubelet's checkpoint, which it replaces before it asks for the container."""
         with self._kubelet:
-            if start.allocation:
-                self.allocated[start.uid] = start.allocated()
+            self.allocated[start.uid] = start.allocated()
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> None:
-        entries = ",".join(self.allocated.values())
+        entries = ",".join(filter(None, self.allocated.values()))
         devices = f"[{entries}]" if entries else "null"
         text = f'{{"Data":{{"PodDeviceEntries":{devices},"RegisteredDevices":{{}}}},"Checksum":1}}'
         temporary = f"{CHECKPOINT}.new"
         self._write(temporary, text.encode())
         self.calls.rename(temporary, CHECKPOINT)
 
-    def _drafted(self) -> str:
+    def _drafted(self, again: bool = False) -> str:
+        """The text of a new policy. `again`: as the last one, but for its value."""
         self.policies += 1
-        rules = Rules(self.policies, self.chance)
+        if not again:
+            self._last_draft = self.chance.random()
+        rules = Rules(self.policies, Random(self._last_draft))  # a seed reproduces a run
         self.watch.draft(rules)
         return rules.text
 
@@ -458,8 +480,11 @@ class Node:
         """Edits the policy: by rename, in place, with errors, and cut off."""
         w, calls, watch, chance = self.world, self.calls, self.watch, self.chance
         while True:
-            w.sleep(int(chance.random() * SECOND * 0.6))
-            text, way = self._drafted().encode(), chance.random()
+            is_correction = chance.random() < 0.2  # of the same size, and at once
+            most = w.tick if is_correction else max(SECOND * 0.6, 6 * w.tick)  # the compiler waits for two ticks
+            w.sleep(int(chance.random() * most))
+            text, way = self._drafted(is_correction).encode(), chance.random()
+            way = 0.7 if is_correction else way
             if not watch.is_compiled():
                 way = 0.5
             if way < 0.15:
@@ -472,10 +497,10 @@ class Node:
                 watch.edited()
                 continue
             watch.about_to_edit()
-            cut = 1 + int(chance.random() * (len(text) - 3)) if way > 0.9 else 0
-            if cut:
+            if way > 0.9:  # docs/policy.md: a copy that ends with a line is not known to be interrupted
+                text = text[: chance.choice([at for at in range(1, len(text)) if text[at - 1 : at] != b"\n"])]
                 watch.broken()
-            self._write(POLICY, text, cut)
+            self._write(POLICY, text, SECOND // 5 if chance.random() < 0.3 else 0)
             watch.edited()
 
     def _systemd(self) -> None:
@@ -528,8 +553,18 @@ class Node:
             elif fate < 0.5:
                 w.no_descriptor = 1
                 watch.fault("descriptors")
-                w.sleep(int(chance.random() * SECOND / 2))
+                w.sleep(int(chance.random() * SECOND))
                 w.no_descriptor = 0
+            elif fate < 0.6:
+                self._fill_log()
+
+    def _fill_log(self) -> None:
+        """The event log gets other lines, until a few more are too much for the file."""
+        fd = self.calls.open(EVENTS, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        room = LOG_LIMIT - len(self.world.node(EVENTS).data) - int(self.chance.random() * 8000)
+        if room > 100:
+            self.calls.write(fd, b'{"other": "%s"}\n' % (b"x" * room))
+        self.calls.close(fd)
 
     def _interrupt(self) -> None:
         """At a random step: an actor stands still for a while, or a process is killed."""
@@ -559,7 +594,6 @@ def simulate(seed: int, steps: int, tree: Path = ROOT) -> Node:
     node = Node(seed, steps, tree)
     try:
         node.world.run()
-        node.watch.at_the_end(node)
     except (Violation, Exception) as error:
         raise Violation(f"seed {seed}, step {node.world.steps}: {type(error).__name__}: {error}") from error
     finally:

@@ -10,23 +10,29 @@ import hashlib
 import json
 import re
 import zlib
+from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from world import Violation, World
+from world import Socket, Violation, World
 
 if TYPE_CHECKING:
-    from actors import Node
     from world import Node as Directory
-    from world import SystemCalls
+    from world import Process, SystemCalls
 
+POLICY = "/etc/reassert/policy.yaml"
 EVENTS, LOST = "/var/log/reassert/events.jsonl", "/run/reassert/lost-events"
 COMPILED = "/var/lib/reassert/etc-reassert-policy.yaml.json"
+LOG_LIMIT = 1 << 20
 VALUE, ABSENT, GPU = "COMPANY_VALUE", "FORBIDDEN", "NVIDIA_VISIBLE_DEVICES"
 MOUNT, SOURCE, SCRATCH = "/etc/ssl", "/etc/company", "/scratch"
 
 PAUSE = 2_500_000_000
 """The longest time that a thread of the agent stands still, in nanoseconds."""
+
+_LINE = 64 << 10
+"""The most bytes of a line of the event log."""
 
 Pairs = list[str]
 
@@ -60,11 +66,11 @@ class Rules:
             "mode": "Audit" if self.is_audit else "Enforce",
             "failurePolicy": "Ignore" if self.ignores else "Fail",
             "exclude": {"namespaces": ["kube-system"]},
-            "eventLog": {"maxSizeMiB": 1, "keep": 2},
+            "eventLog": {"maxSizeMiB": LOG_LIMIT >> 20, "keep": 2},
             "rules": [rule],
         }
-        document = {"apiVersion": "reassert/v1", "kind": "NodePolicy", "spec": spec}
-        self.text = json.dumps(document)[:-1] + "}\n"
+        notes = "# a note that takes a second write(2) where it is long\n" * int(chance.random() ** 4 * 200)
+        self.text = f"apiVersion: reassert/v1\nkind: NodePolicy\nspec: {json.dumps(spec)}\n{notes}"
 
     def applies(self, start: Start) -> bool:
         """Whether the rule is for the container's namespace."""
@@ -84,9 +90,7 @@ class Rules:
     def is_as_wanted(self, start: Start, env: Pairs) -> bool:
         """Whether env has exactly one entry of each reserved name with its value, or none where it must be absent."""
         for name, value in self.wants(start).items():
-            if [entry for entry in env if entry.partition("=")[0] == name] != (
-                [] if value is None else [f"{name}={value}"]
-            ):
+            if _of(name, env) != ([] if value is None else [f"{name}={value}"]):
                 return False
         return True
 
@@ -110,6 +114,8 @@ class Start:
         self.namespace = chance.choice(("team-a", "team-b", "other", "kube-system"))
         self.bundle = f"/run/{'crio' if is_crio else 'containerd'}/{self.id}"
         self.allocation = f"GPU-{number}" if chance.random() < 0.4 else ""
+        self.beside = chance.choice(("", "", "init", "sidecar"))
+        """Another container of the pod with a device of its own: its entry comes before this one's, or after it."""
         self.env = ["PATH=/bin"]
         if self.allocation:
             self.env.append(f"{GPU}={self.allocation}")
@@ -132,7 +138,7 @@ class Start:
         self.env_at_start: Pairs = []
         self.faults: set[str] = set()
         self.stalled = 0
-        self.began = self.odd_events = 0
+        self.began = self.odd_events = self.lost = 0
         self.admissible: list[Rules] = []
         self.stored: Rules | None = None
         self.unlogged: list[Rules] = []
@@ -169,17 +175,28 @@ class Start:
         }
 
     def allocated(self) -> str:
-        """The entry of kubelet's checkpoint: the plugin's answer sets GPU (v1beta1 ContainerAllocateResponse)."""
-        pair = b"".join(bytes([tag, len(text)]) + text.encode() for tag, text in ((10, GPU), (18, self.allocation)))
+        """The pod's entries of kubelet's checkpoint."""
+        own = [("app", self.allocation)] if self.allocation else []
+        other = [(self.beside, f"GPU-{self.number}-{self.beside}")] if self.beside else []
+        return ",".join(self._entry(*each) for each in (other + own if self.beside == "init" else own + other))
+
+    def _entry(self, container: str, device: str) -> str:
+        """One entry: the plugin's answer sets GPU (v1beta1 ContainerAllocateResponse)."""
+        pair = b"".join(bytes([tag, len(text)]) + text.encode() for tag, text in ((10, GPU), (18, device)))
         answer = base64.b64encode(bytes([10, len(pair)]) + pair).decode()
         entry = {
             "PodUID": self.uid,
-            "ContainerName": "app",
+            "ContainerName": container,
             "ResourceName": "nvidia.com/gpu",
-            "DeviceIDs": {"-1": [self.allocation]},
+            "DeviceIDs": {"-1": [device]},
             "AllocResp": answer,
         }
         return json.dumps(entry, separators=(",", ":"))
+
+
+def _of(name: str, env: Pairs) -> Pairs:
+    """The entries of a name."""
+    return [entry for entry in env if entry.partition("=")[0] == name]
 
 
 class Watch:
@@ -193,7 +210,6 @@ class Watch:
         self._is_broken = False
         self._underway: list[Start] = []
         self._events: dict[str, list[dict[str, Any]]] = {}
-        self._rest = b""
         self._drafts: dict[str, Rules] = {}
         self._stale: list[Rules] = []
         self._last_fault = -1
@@ -201,6 +217,7 @@ class Watch:
         self.started_count = self.refused_count = self.failed_count = self.warm = self.cold = 0
         self.torn = 0
         self._compiled = b""
+        self.agent: Process | None = None
 
     # What the administrator does.
 
@@ -211,8 +228,11 @@ class Watch:
         return self._drafts.get(found[1].decode()) if found else None
 
     def is_compiled(self) -> bool:
-        """Whether the store has the policy of the last edit, so that it stays in force after an edit with an error."""
-        return self._stored() is self.current
+        """Whether the store has the policy of the last edit, so that it stays in force after an edit with an error, and
+        the file that is there was looked at: only then can an interrupted copy over it be known for one."""
+        store, policy = self._world.find(COMPILED)[2], self._world.node(POLICY)
+        inodes = re.findall(rb'"(?:key|heldKey)":\[(\d+),', store.data) if store else []
+        return self._stored() is self.current and b"%d" % policy.ino in inodes
 
     def draft(self, rules: Rules) -> None:
         """The policy that is about to be written."""
@@ -254,15 +274,26 @@ class Watch:
         """A process wrote a part of its bytes, perhaps to the log, and may be killed before it takes them back."""
         self.torn += 1
 
-    def log(self, data: bytes) -> None:
-        """Bytes that were appended to the event log; after a NUL, how many were taken back."""
+    def new_log(self) -> Callable[[bytes], None]:
+        """A new file of the event log: what is told of its bytes."""
+        return partial(self._log, bytearray())
+
+    def closed(self, data: bytearray) -> None:
+        """A process that lives, and was the last to write to a file of the log, has closed it."""
+        if data and not data.endswith(b"\n"):
+            raise self._wrong(None, f"half a line stays in the event log: {data[-100:]!r}")
+
+    def _log(self, rest: bytearray, data: bytes) -> None:
+        """Bytes that were appended to the event log; after a NUL, how many were taken back. `rest`: half a line."""
         world = self._world
         world.trace = hash((world.trace, zlib.crc32(data)))
         if data[:1] == b"\0":
             taken = int.from_bytes(data[1:], "little")
-            self._rest = self._rest[: len(self._rest) - taken]
+            del rest[max(0, len(rest) - taken) :]  # README.md: also a line that another process has just appended
             return
-        *lines, self._rest = (self._rest + data).split(b"\n")
+        rest += data
+        *lines, after = rest.split(b"\n")
+        rest[:] = after
         for line in lines:
             try:
                 event = json.loads(line)
@@ -279,12 +310,17 @@ class Watch:
 
     def changed(self) -> None:
         """After each step that changed a file: no container start ever finds half a config.json or half a store."""
+        rotated = self._world.find(f"{EVENTS}.1")[2]
+        if rotated is not None and len(rotated.data) < LOG_LIMIT - _LINE:
+            raise self._wrong(None, f"the event log was rotated with {len(rotated.data)} bytes")
         store = self._world.find(COMPILED)[2]
         if store is not None and store.data != self._compiled:
             self._compiled = bytes(store.data)
             rules = re.search(rb'"rules":(\d+)', self._compiled)
             if not rules or not self._compiled.endswith(b"\n") or int(rules[1]) != self._compiled.count(b"\n") - 1:
                 raise self._wrong(None, f"the store is not whole: {self._compiled!r}")
+            if self._stored() is None and b'"sha256":""' not in self._compiled:
+                raise self._wrong(None, f"the store has a policy that the file never was: {self._compiled!r}")
         for start in self._underway:
             config = start.directory and start.directory.entries.get("config.json")
             if start.directory is None or (config and config.data == start.seen):
@@ -310,7 +346,7 @@ class Watch:
     def begins(self, start: Start) -> None:
         """The engine is about to start a container."""
         start.began = self._world.steps
-        start.stored = self._stored()
+        start.stored, start.lost = self._stored(), self._lost()
         start.odd_events = len(self._events.get("create", ()))
         start.admissible = [self.current, *([self._coming] if self._coming else [])]
         self._underway.append(start)
@@ -376,9 +412,16 @@ class Watch:
         )
 
     def _is_logged(self, start: Start) -> bool:
-        """Whether it has an event, or lost it as the documents allow: for a full disk or too few descriptors, because
-        the agent ended (docs/agent.md, "What happens if the agent dies"), or because its own process was killed."""
-        return bool(self._events_of(start)) or bool(start.faults & {"full", "descriptors", "agent", "kill"})
+        """Whether it has an event, or lost it as the documents allow: for a full disk, which is counted, or too few
+        descriptors, because the agent ended (docs/agent.md, "What happens if the agent dies"), or because its own
+        process was killed."""
+        is_counted = "full" in start.faults and self._lost() > start.lost
+        return bool(self._events_of(start)) or is_counted or bool(start.faults & {"descriptors", "agent", "kill"})
+
+    def _lost(self) -> int:
+        """How many lines the event log did not take (docs/events.md, "A log that cannot be written")."""
+        node = self._world.find(LOST)[2]
+        return len(node.data) if node else 0
 
     def _await_event(self, start: Start) -> None:
         """A thread of the agent may stand still more than once before it writes; a lost event never comes."""
@@ -425,17 +468,86 @@ class Watch:
         """Some time later: nothing has changed, nothing is left, and a late event has come."""
         if start.unlogged:
             self._await_event(start)
+        self._check_events(start)
+        self._await_close(start)
         names = set(self._world.node(start.bundle).entries) - {"config.json", "log.json", "pid"}
         if names and not start.faults & {"kill"}:
             raise self._wrong(start, f"left behind in the bundle: {sorted(names)}")
         if start.phase == "started" and start.table != start.table_at_start:
             raise self._wrong(start, f"the mounts were changed after the start: {start.table}")
 
-    def at_the_end(self, node: Node) -> None:
-        """Nothing that has ended holds a descriptor."""
-        for process in node.world.processes.values():
-            if process.status is not None and process.files:
-                raise self._wrong(None, f"{process.argv} has ended and holds {process.files}")
+    def _check_events(self, start: Start) -> None:
+        """What the events say is so: whose they are, by which policy, and what each edit did; and they say all.
+
+        Not where the policy was changed meanwhile: the draft of a late agent's event is then replaced (docs/agent.md).
+        """
+        if start.is_odd:
+            return
+        until = self._world.now + 3 * PAUSE
+        is_whole = start.phase == "started" and len(start.admissible) == 1
+        while is_whole and not start.faults and (untold := self._changed(start) - self._told(start)):
+            if self._world.now > until:
+                raise self._wrong(start, f"no event says that it was changed: {sorted(untold)}")
+            self._world.sleep(PAUSE // 10)
+        for event in self._events.get(start.id, ()):
+            whose, policy = event["container"], event["policy"]
+            if whose and (whose["uid"], whose["namespace"]) != (start.uid, start.namespace):
+                raise self._wrong(start, f"its event is about another container: {event}")
+            if policy.get("sha256") and policy["sha256"] not in self._drafts:
+                raise self._wrong(start, f"its event names a policy that there never was: {event}")
+            others = [edit for other in self._events[start.id] if other is not event for edit in other.get("edits", ())]
+            if start.phase != "started" or start.faults:
+                continue
+            for edit in event.get("edits", ()):
+                # A cold start by another policy may have replaced what a late agent has decided and told.
+                is_last = not [
+                    other for other in others if (other["kind"], other["name"]) == (edit["kind"], edit["name"])
+                ]
+                if is_last and edit["applied"] != self._is_so(start, edit, event["verified"]):
+                    raise self._wrong(start, f"started with {start.env_at_start}, which is not what it says: {event}")
+
+    @staticmethod
+    def _changed(start: Start) -> set[tuple[str, str]]:
+        """What a container that was started did not ask for so."""
+        names = {name for name in (VALUE, ABSENT, GPU) if _of(name, start.env) != _of(name, start.env_at_start)}
+        mounts = {
+            path
+            for path in (MOUNT, SCRATCH)
+            if start.table_at_start.get(path) and path not in [mount["destination"] for mount in start.mounts]
+        }
+        return {("env", name) for name in names} | {("mount", path) for path in mounts}
+
+    def _told(self, start: Start) -> set[tuple[str, str]]:
+        edits = [edit for event in self._events.get(start.id, ()) for edit in event.get("edits", ())]
+        return {(edit["kind"], edit["name"]) for edit in edits}
+
+    @staticmethod
+    def _is_so(start: Start, edit: dict[str, Any], verified: str) -> bool:
+        """Whether a container that was started has what an edit says; for a mount, where it was verified."""
+        if edit["kind"] == "env":
+            entries = [] if edit["after"] is None else [f"{edit['name']}={edit['after']}"]
+            return _of(edit["name"], start.env_at_start) == entries
+        path = "/astray" if verified == "config.json" and start.has_link and edit["name"] == MOUNT else edit["name"]
+        there = start.table_at_start.get(path, [])
+        return bool(there) and edit["after"].get("source", there[-1]) == there[-1]
+
+    def _await_close(self, start: Start) -> None:
+        """The agent gives back what it has of a container: its files, and the connections of its processes."""
+        until = self._world.now + 3 * PAUSE
+        while held := self._held(start):
+            if self._world.now > until:
+                raise self._wrong(start, f"the agent keeps open: {held}")
+            self._world.sleep(PAUSE // 10)
+
+    def _held(self, start: Start) -> list[str]:
+        if self.agent is None or self.agent.status is not None:
+            return []
+        return [
+            each.path or "a connection"
+            for each in self.agent.files.values()
+            if each.path.startswith((start.bundle, f"/memfd:{start.id}"))
+            or (isinstance(each.target, Socket) and each.target.peer and each.target.peer.owner.case is start)
+        ]
 
     def _wrong(self, start: Start | None, text: str) -> Violation:
         about = (

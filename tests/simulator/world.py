@@ -23,14 +23,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-TICK = 4_000_000
-"""Nanoseconds between two ticks of the clock for file times, as in Linux."""
+TICKS = (4_000_000, 4_000_000, 1_000_000_000)
+"""Nanoseconds between two ticks of the clock for file times, as in Linux; a second on ext4 with small inodes."""
 
 CALL = 7_000
 """Nanoseconds that a system call takes."""
 
-DISK = ("/var/lib/reassert", "/var/log")
-"""What is on the disk that can be full. Bundles are on a tmpfs, kubelet and the administrator have their own."""
+DISK = ("/var/lib/reassert", "/var/log", "/run/containerd")
+"""What is on the disk that can be full. One engine's bundles are on a tmpfs; kubelet and the administrator have their
+own disks."""
+
+DISK_DEVICE = 1
+"""The file system that gives the inode number of a removed file to the next one, as ext4 does."""
 
 _EPOCH = 1_800_000_000_000_000_000
 
@@ -77,12 +81,15 @@ class Waitable:
 class Node(Waitable):
     """An inode. `entries`: of a directory; `data`: of a file; `target`: of a link."""
 
-    _count = 0
-
-    def __init__(self, world: World, mode: int, device: int = 1) -> None:
+    def __init__(self, world: World, mode: int, device: int = DISK_DEVICE) -> None:
         super().__init__()
-        world.inodes += 1
-        self.ino, self.mode, self.device = world.inodes, mode, device
+        if not world.free_inodes or device != DISK_DEVICE:
+            world.inodes += 1
+            self.ino = world.inodes
+        else:
+            self.ino = heapq.heappop(world.free_inodes)
+        self.mode, self.device = mode, device
+        self.opened, self.is_named = 0, True
         self.data = bytearray()
         self.entries: dict[str, Node] = {}
         self.target = ""
@@ -90,6 +97,8 @@ class Node(Waitable):
         self.listener: Socket | None = None
         self.lock: object = None
         self.writers = 0
+        self.last: Open | None = None
+        """Through what it was written last, if it was not cut since."""
         self.modified = self.changed = world.file_time()
         self.watch: Callable[[bytes], None] | None = None
 
@@ -139,11 +148,13 @@ class Socket(Waitable):
 class Open:
     """An open file description, which several descriptors of several processes can share."""
 
-    __slots__ = ("append", "count", "directory", "offset", "path", "target", "writes")
+    __slots__ = ("append", "count", "offset", "path", "target", "writes")
 
     def __init__(self, target: Waitable, path: str = "", writes: bool = False, append: bool = False) -> None:
         self.target, self.path, self.writes, self.append = target, path, writes, append
         self.offset = self.count = 0
+        if isinstance(target, Node):
+            target.opened += 1
 
 
 class Process(Waitable):
@@ -159,7 +170,7 @@ class Process(Waitable):
         self.environment: dict[str, str] = {}
         self.handlers: dict[int, Any] = {}
         self.signal = 0
-        self.is_agent = False
+        self.is_agent = self.is_ours = False
 
     def ready(self) -> bool:
         """Whether it has ended, as a pidfd says."""
@@ -191,6 +202,9 @@ class Process(Waitable):
         """The process ends: its descriptors are closed, and who waits for it goes on."""
         if self.status is None:
             self.status = status
+            for description in self.files.values():
+                if isinstance(description.target, Node) and description.target.last is description:
+                    description.target.last = None
             for fd in list(self.files):
                 self.close(fd)
             for actor in self.actors:
@@ -214,6 +228,7 @@ class Actor:
         self.is_runnable = False
         self.done = False
         self.cpu = 0
+        self.thread: object = None
         self.ended = Waitable()
         self._target = target
         process.actors.append(self)
@@ -242,8 +257,9 @@ class World:
     def __init__(self, seed: int, steps: int) -> None:
         self.chance = random.Random(seed)  # a seed reproduces a run
         self.limit, self.steps, self.now, self.trace = steps, 0, 1_000_000_000, seed
-        self.pids = self.actors = self.inodes = 0
-        self.pids = 100
+        self.tick = self.chance.choice(TICKS)
+        self.pids, self.actors, self.inodes = 100, 0, 0
+        self.free_inodes: list[int] = []
         self.root = Node(self, stat.S_IFDIR | 0o755)
         self.runnable: list[Actor] = []
         self.timers: list[tuple[int, int, Actor, int]] = []
@@ -252,10 +268,11 @@ class World:
         self.current: Actor = None  # type: ignore[assignment]  # before the first actor runs
         self.budget = 0
         self.full = False
-        self.watched: dict[str, Callable[[bytes], None]] = {}
+        self.watched: dict[str, Callable[[], Callable[[bytes], None]]] = {}
         self.defect: BaseException | None = None
         self.on_interrupt: Callable[[], None] = lambda: None
         self.on_short_write: Callable[[], None] = lambda: None
+        self.on_log_closed: Callable[[bytearray], None] = lambda _: None
         self.short_reads = 0
         self.no_descriptor = 0
         self.kernel = Process(self, None, ["kernel"], None)
@@ -447,7 +464,7 @@ class World:
 
     def file_time(self) -> int:
         """The time that a file gets now."""
-        return (_EPOCH + self.now) // TICK * TICK
+        return (_EPOCH + self.now) // self.tick * self.tick
 
     def wall(self) -> int:
         """Nanoseconds since the epoch."""
@@ -517,8 +534,14 @@ class World:
             return
         if isinstance(target, Node | Pipe) and description.writes:
             target.writers -= 1
-        if isinstance(target, Node) and target.lock is description:
-            target.lock = None
+        if isinstance(target, Node):
+            target.opened -= 1
+            if target.lock is description:
+                target.lock = None
+            if target.watch and target.last is description:
+                self.on_log_closed(target.data)
+            if not (target.opened or target.is_named) and target.device == DISK_DEVICE:
+                heapq.heappush(self.free_inodes, target.ino)
         if isinstance(target, Socket):
             target.closed = True
             for _, passed in target.frames:
@@ -537,6 +560,14 @@ class World:
         if not isinstance(target, Node):
             target.polls = []
         self.notify(target)
+
+    def forget(self, node: Node) -> None:
+        """A file has lost its name. Its inode number is free once no process has it open."""
+        node.is_named = False
+        if not node.opened and node.device == DISK_DEVICE:
+            heapq.heappush(self.free_inodes, node.ino)
+        for each in node.entries.values():
+            self.forget(each)
 
     def changed(self, node: Node) -> None:
         """A file got other content or another name."""
@@ -613,7 +644,7 @@ class SystemCalls:
         w = self.w
         w.step()
         process = w.current.process
-        if w.no_descriptor and process.is_agent and w.chance.random() < 0.02:
+        if w.no_descriptor and process.is_ours and w.chance.random() < (0.02 if process.is_agent else 0.1):
             raise failure(errno.EMFILE, path)
         full = w.absolute(path, dir_fd)
         if full.startswith("/proc/"):
@@ -625,7 +656,7 @@ class SystemCalls:
             if w.full and full.startswith(DISK):
                 raise failure(errno.ENOSPC, path)
             node = above.entries[name] = Node(w, stat.S_IFREG | (mode & ~w.current.umask), above.device)
-            node.watch = w.watched.get(full)
+            node.watch = w.watched[full]() if full in w.watched else None
             w.changed(above)
         elif flags & os.O_EXCL and flags & os.O_CREAT:
             raise failure(errno.EEXIST, path)
@@ -696,13 +727,15 @@ class SystemCalls:
         target, data = description.target, bytes(data)
         if isinstance(target, Node):
             if w.full and description.path.startswith(DISK):
-                if w.chance.random() < 0.7:
+                fate = w.chance.random()
+                if fate < 0.6:
                     raise failure(errno.ENOSPC)
-                data = data[: len(data) // 2 + 1]
-                w.on_short_write()
+                if fate < 0.9:  # else another program has just made room
+                    data = data[: len(data) // 2 + 1]
+                    w.on_short_write()
             at = len(target.data) if description.append else description.offset
             target.data[at : at + len(data)] = data
-            description.offset = at + len(data)
+            description.offset, target.last = at + len(data), description
             w.changed(target)
             if target.watch:
                 target.watch(data)
@@ -726,6 +759,7 @@ class SystemCalls:
         if node.watch:
             node.watch(b"\0" + struct.pack("q", len(node.data) - size))
         del node.data[size:]
+        node.last = None
         self.w.changed(node)
 
     def _status(self, node: Node) -> os.stat_result:
@@ -814,6 +848,7 @@ class SystemCalls:
         if node.entries or node.covered:
             raise failure(errno.EBUSY if node.covered else errno.ENOTEMPTY, path)
         del above.entries[name]
+        w.forget(node)
         w.changed(above)
 
     def symlink(self, target: str, path: str) -> None:
@@ -825,9 +860,11 @@ class SystemCalls:
         above, name, node = w.find(w.absolute(old), follow=False)
         if node is None:
             raise failure(errno.ENOENT, old)
-        to, other, _ = w.find(w.absolute(new), follow=False)
+        to, other, replaced = w.find(w.absolute(new), follow=False)
         del above.entries[name]
         to.entries[other] = node
+        if replaced is not None:
+            w.forget(replaced)
         node.changed = w.file_time()
         w.files_touched += 1
 
@@ -894,9 +931,9 @@ class SystemCalls:
 
     def memfd_create(self, name: str, flags: int) -> int:
         self.w.step()
-        node = Node(self.w, stat.S_IFREG | 0o600)
+        node = Node(self.w, stat.S_IFREG | 0o600, 4)
         node.writers = 1
-        return self.w.current.process.opened(Open(node, "/memfd", True))
+        return self.w.current.process.opened(Open(node, f"/memfd:{self.w.current.process.case.id}", True))
 
     def posix_spawn(self, path: str, argv: list[str], environment: object, *, file_actions: Any = ()) -> int:
         w = self.w
@@ -1065,10 +1102,12 @@ class Connection:
 
     def recv(self, size: int, flags: int) -> bytes:
         self._w.step()
-        frames = self._socket().frames
-        if not frames:
-            raise BlockingIOError(errno.EAGAIN, "nothing there")
-        return frames[0][0][:size]
+        own = self._socket()
+        if own.frames:
+            return own.frames[0][0][:size]
+        if own.peer is None or own.peer.closed:
+            return b""
+        raise BlockingIOError(errno.EAGAIN, "nothing there")
 
     def _received(self) -> tuple[bytes, list[Open]]:
         own = self._socket()
@@ -1154,6 +1193,7 @@ class _Thread:
     def start(self) -> None:
         self._world.step()
         self._actor = self._world.start(self._world.current.process, self._target, self._name)
+        self._actor.thread = self
 
     def is_alive(self) -> bool:
         return self._actor is not None and not self._actor.done
@@ -1277,7 +1317,7 @@ def modules(world: World) -> dict[str, Any]:
             Event=lambda: _Event(world),
             Thread=lambda **given: _Thread(world, **given),
             local=lambda: _Local(world),
-            current_thread=lambda: world.current,
+            current_thread=lambda: world.current.thread,
         ),
         "fcntl": _Module(
             world,

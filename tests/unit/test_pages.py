@@ -166,6 +166,11 @@ def test_every_field_of_an_event_is_described() -> None:
     assert written.keys() - described == set()
     for entry in (*event["edits"], *event["denials"]):  # type: ignore[misc]  # events are plain objects
         assert set(entry) - set(re.findall(r"`(\w+)`", EVENTS)) == set()
+    source = "".join(path.read_text() for path in (ROOT / "hook").rglob("*.py"))
+    table = EVENTS.partition("## Fields of an event")[2].partition("\n## ")[0]
+    fields = re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)))
+    assert [field for field in fields if f'"{field}"' not in source and f"{field}=" not in source] == []
+    assert len(fields) > 20
 
 
 # -- docs/architecture.md, and the README.md of each directory of hook/

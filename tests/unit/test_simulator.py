@@ -1,4 +1,4 @@
-"""The simulator of container starts (tests/simulator): kept seeds, and three known bugs."""
+"""The simulator of container starts (tests/simulator): kept seeds, and known bugs."""
 
 from __future__ import annotations
 
@@ -52,19 +52,26 @@ def test_a_seed_is_the_same_run_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bug", "seed", "steps", "symptom"),
+    ("bug", "symptom"),
     [
-        ("two-word-option", 3, 50_000, "started with .*events \\[\\]"),
-        ("missing-lseek", 3, 50_000, "was refused without an event"),
-        ("late-mount", 1, 50_000, "a late mount"),
-        ("write-in-place", 1, 8_000, "is not whole"),
+        ("two-word-option", "started with .*events \\[\\]"),
+        ("missing-lseek", "was refused without an event|was refused with status 1; events \\[\\]"),
+        ("late-mount", "a late mount"),
+        ("write-in-place", "is not whole"),
+        ("others-device", "GPU-\\d+-(init|sidecar)"),
+        ("early-compile", "started with .*in force"),
+        ("kept-descriptor", "the agent keeps open"),
+        ("uncounted-loss", "started with .*events \\[\\]"),
     ],
 )
-def test_a_bug_that_is_put_back_is_found(bug: str, seed: int, steps: int, symptom: str, tmp_path: Path) -> None:
+def test_a_bug_that_is_put_back_is_found(bug: str, symptom: str, tmp_path: Path) -> None:
+    """By one of four seeds; most bugs by each."""
     for directory in ("hook", "packaging/front"):
         shutil.copytree(ROOT / directory, tmp_path / directory, ignore=shutil.ignore_patterns("__pycache__"))
     patch = (HERE / "mutants" / f"{bug}.patch").read_text()
     subprocess.run(["patch", "-p1", "--quiet"], cwd=tmp_path, input=patch, text=True, check=True)
-    done = run("--seed", seed, "--steps", steps, "--tree", tmp_path)
+    runs = (run("--seed", seed, "--steps", 50_000, "--tree", tmp_path) for seed in (2, 4, 1, 3))
+    done = next((done for done in runs if done.returncode), None)
+    assert done is not None, "no seed finds it"
     assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(symptom, done.stdout), done.stdout
+    assert re.search(symptom, done.stdout, re.DOTALL), done.stdout

@@ -52,8 +52,8 @@ _CUT = (
     "it and rename"
 )
 
-_TICK = 1.1
-"""Seconds after which a file whose times are whole seconds gets another time by an edit."""
+_TICK, _FINE_TICK = 1.1, 0.02
+"""Seconds after which a file gets another time by an edit: one whose times are whole seconds, and any other."""
 
 _BIND = ("bind", "rbind")
 _PROPAGATION = ("private", "rprivate", "slave", "rslave")
@@ -187,22 +187,26 @@ def _is_open_for_writing(fd: int) -> bool:
 
 
 def _seems_cut(content: bytes, status: os.stat_result, last: dict[str, Any]) -> bool:
-    """Whether the last good policy's file was written over in place, and its last line has no end.
+    """Whether the file of the store was written over in place, and its last line has no end.
 
-    So is a file whose writer died. JSON is complete if it can be parsed.
+    So is a file whose writer died. JSON is complete if it can be parsed. `last`: the header in the store, of the last
+    good policy and of a file that is held back.
     """
-    in_place = (last.get("key") or [0])[0] == status.st_ino
+    held = last.get("heldKey") or [0]
+    waits = last.get("heldFor") and held == file_key(status)  # for files of the node: it was renamed, or is whole
+    in_place = status.st_ino in ((last.get("key") or [0])[0], 0 if waits else held[0])
     return in_place and not content.endswith(b"\n") and not content.lstrip().startswith(b"{")
 
 
 def _seconds_left(status: os.stat_result) -> float:
     """How long after a change a policy file can change again and keep its key.
 
-    Some file systems have times in whole seconds, such as ext4 with inodes of 128 bytes. The kernel's clock for them
-    is up to 10 ms behind.
+    The kernel's clock for file times ticks every 1 to 10 ms. Some file systems have them in whole seconds, such as ext4
+    with inodes of 128 bytes.
     """
     age = time.time() - status.st_ctime_ns / 1e9
-    return _TICK - age if status.st_ctime_ns % 10**9 == 0 and 0 <= age < _TICK else 0.0
+    tick = _FINE_TICK if status.st_ctime_ns % 10**9 else _TICK
+    return tick - age if 0 <= age < tick else 0.0
 
 
 def refresh(path: str, store: str) -> str:

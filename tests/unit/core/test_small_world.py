@@ -1,7 +1,8 @@
 """`plan` over a whole small world: each policy of one or two rules, with each start of a container. No sample.
 
-Names A, B and C, values 1, 2 and 3, and up to two entries of env in every order. The oracle is written from
-docs/policy.md ("env", "mounts", "Rules that meet") and uses nothing of hook/.
+Names A, B and C, values 1, 2 and 3, and up to two entries of env in every order; mounts; annotations and shared
+processes. The oracle is written from docs/policy.md ("env", "mounts", "annotations", "Rules that meet") and uses
+nothing of hook/.
 """
 
 from __future__ import annotations
@@ -29,8 +30,16 @@ ENTRIES: tuple[dict[str, Any], ...] = (
     {"name": "A", "valueFrom": {"file": FILE}},
     *({"name": "A", "valueFrom": {"deviceAllocation": given}} for given in ({}, {"default": "1"}, {"default": "Keep"})),
     {"name": "B", "value": "2"},
+    {"name": "A", "of a plugin": True},
 )
-"""All kinds of reserved env. A pattern stands for every name, and an exact name has precedence over it."""
+"""All kinds of reserved env. A pattern stands for every name, and an exact name has precedence over it. The last one is
+a rule with `deviceAllocations: {env: true}`: the plugin sets A."""
+
+
+def reserves(entry: dict[str, Any]) -> dict[str, Any]:
+    """The members of a rule with an entry of ENTRIES."""
+    return {"deviceAllocations": {"env": True}} if "of a plugin" in entry else {"env": [entry]}
+
 
 RESERVED = {"hostPath": HOST, "mountPath": "/m"}
 MOUNTS: tuple[dict[str, Any], ...] = (
@@ -44,7 +53,7 @@ PLACES = ("/m", "/m/n", "/p")
 
 
 def environments() -> Iterator[list[str]]:
-    """Every env of at most two entries, and all four orders of three entries with the name A twice."""
+    """Every env of at most two entries, and three in each order, with the name A twice."""
     entries = [f"{name}={value}" for name, value in product(NAMES, VALUES)]
     yield []
     yield from ([entry] for entry in entries)
@@ -57,13 +66,13 @@ def policies() -> Iterator[tuple[Policy, list[tuple[dict[str, Any], bool]], bool
     for first, second in product(ENTRIES, (None, *ENTRIES)):
         for denies, audit in product((False, True), repeat=2):
             rules: list[dict[str, Any]] = [
-                {"name": "one", "env": [first], "onConflict": "Deny" if denies else "Override"}
+                {"name": "one", **reserves(first), "onConflict": "Deny" if denies else "Override"}
             ]
             entries = [(first, denies)]
             if second is not None:
                 # Rules that always match the same containers may not contradict each other.
                 rules[0]["match"] = {"containerNames": ["app"]}
-                rules.append({"name": "two", "match": {"namespaces": ["team-a"]}, "env": [second]})
+                rules.append({"name": "two", "match": {"namespaces": ["team-a"]}, **reserves(second)})
                 entries.append((second, False))
             yield policy(*rules, mode="Audit" if audit else "Enforce"), entries, audit
 
@@ -72,6 +81,8 @@ def wanted(entry: dict[str, Any], name: str, allocated: bool) -> tuple[str | Non
     """What an entry wants of a name: its value or None for absent; and whether it is a pattern. None: nothing."""
     if entry["name"] not in (name, "?"):
         return None
+    if "of a plugin" in entry:
+        return (CLAIMED, False) if allocated else None
     if entry.get("absent"):
         return None, entry["name"] == "?"
     if "value" in entry:
@@ -104,7 +115,9 @@ def expected(
             continue
         result[name] = counting[0][0]
         conflicts = [entry for entry in env if entry.partition("=")[0] == name and entry != f"{name}={result[name]}"]
-        kept = any(entry["name"] == name and denies for entry, denies in entries)  # also a rule that leaves it as it is
+        kept = any(  # also by a rule that leaves it as it is
+            entry["name"] == name and denies for entry, denies in entries if allocated or "of a plugin" not in entry
+        )
         refused |= bool(conflicts) and (kept or any(denies for _, _, denies in counting))
     return refused, result
 
@@ -165,3 +178,35 @@ def test_every_mount_under_every_policy() -> None:
         found = [(mount["destination"], mount["source"]) for mount in start.mounts]
         assert sorted(p for p, source in found if source == "/pods") == sorted(set(places) - set(lost)), about
         assert [p for p, source in found if source == HOST] == ([] if entry.get("absent") else [path]), about
+
+
+def test_every_annotation_and_every_shared_process_under_every_policy() -> None:
+    """Annotations are removed, unless the plugin set them so; whose processes are unknown, `failurePolicy` decides."""
+    plugins = Allocation("x/y", ["1"], b"\x22\x06\x0a\x01a\x12\x013")
+    annotations = [
+        {key: value for key, value in (("a", first), ("b", second)) if value}
+        for first, second in product(("", *VALUES), repeat=2)
+    ]
+    for pattern, denies, audit, ignores, refuses in product(("a", "b", "c", "?"), *[(False, True)] * 4):
+        reserved: dict[str, Any] = {
+            "name": "one",
+            "annotations": [{"name": pattern, "absent": True, "of": "Container"}],
+        }
+        reserved |= {"onConflict": "Deny"} if denies else {}
+        reserved |= {"sharedProcesses": "Refuse"} if refuses else {}
+        modes = {"mode": "Audit" if audit else "Enforce", "failurePolicy": "Ignore" if ignores else "Fail"}
+        for given, allocated, shared in product(annotations, (False, True), (None, "", "joins another")):
+            facts = Facts()
+            facts.allocations = [plugins] if allocated else []
+            start = Start([], [], dict(given), shared_processes=shared)
+            decided = plan(policy(reserved, **modes), Container(POD, start, facts))
+            matched = {key for key in given if pattern in (key, "?")}
+            gone = {key for key in matched if not (allocated and (key, given[key]) == ("a", CLAIMED))}
+            failed = refuses and shared is None
+            refused = (bool(gone) and denies) or (refuses and bool(shared)) or (failed and not ignores)
+            about = (pattern, denies, modes, refuses, given, allocated, shared)
+            assert bool(decided.refusal()) == (refused and not audit), about
+            assert bool(decided.errors) == failed, about
+            if not refused and not failed:
+                decided.apply(start)
+                assert start.annotations.keys() == given.keys() - gone, about

@@ -493,6 +493,14 @@ def test_a_writer_that_dies_inside_a_line_changes_nothing(good: Node) -> None:
     assert "its last line has no end" in held.warning
     good.source.write_text(YAML)
     assert good.load().warning == ""
+    good.write("kind: [")
+    good.load()
+    good.source.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
+    assert "its last line has no end" in good.load().warning, "over a file that was held back"
+    refresh(str(good.source), str(good.store))
+    assert "its last line has no end" in good.load().warning, "also where another start compiled it at the same time"
+    good.write(YAML)
+    assert good.load().warning == ""
     good.write(YAML.rstrip("\n"))
     assert good.load().warning == "", "a file that was renamed is whole"
     os.utime(good.source)
