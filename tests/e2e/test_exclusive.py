@@ -262,6 +262,39 @@ def test_volume_of_cgroups_lets_no_process_go_to_another_one(
         machine.check(container)
 
 
+@pytest.mark.parametrize("case", ["read-only", "writable", "its own", "CAP_SYS_ADMIN"])
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
+@pytest.mark.parametrize("name", ["runc", "crun-trixie"])
+def test_all_cgroups_of_version_2_are_no_way_out(machine: Machine, name: str, adapter: str, case: str) -> None:
+    """`docker run --cgroupns=host`: clone3(2) goes to each cgroup whose directory a process can open, also read-only.
+
+    A privileged container has them, and with CAP_SYS_ADMIN it could mount them.
+    """
+    script = machine.node.directory / f"version2-{name}"
+    cgroups = "umount --lazy /sys/fs/cgroup; mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    body = f'{cgroups} && exec {real_runtime(name, machine.node.directory)} "$@"'
+    script.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private sh -c '{body}' {name} \"$@\"\n")
+    script.chmod(0o755)
+    machine.give("/dev/gpu1", 1)
+    spec = machine.bundle.spec
+    namespaces = [each for each in spec["linux"]["namespaces"] if each["type"] != "cgroup"]
+    spec["linux"]["namespaces"] = [*namespaces, *([{"type": "cgroup"}] if case == "its own" else [])]
+    [mount] = [each for each in spec["mounts"] if each["type"] == "cgroup"]
+    if case in ("writable", "CAP_SYS_ADMIN"):
+        mount["options"].remove("ro")
+    for kind in ("bounding", "effective", "permitted") if case == "CAP_SYS_ADMIN" else ():
+        spec["process"]["capabilities"][kind].append(case)
+    container = guarded(adapter, str(script), machine.node, machine.bundle)
+    if case in ("read-only", "writable"):
+        told = "the volume /sys/fs/cgroup need not be written (clone3(2)), and has cgroups in which"
+        assert told in refusal(machine, container)
+        return
+    with container:
+        assert [options[:2] for _, _, options in container.mounts("/sys/fs/cgroup")] == [
+            "ro" if case == "its own" else "rw"
+        ]
+
+
 def test_volume_of_cgroups_without_rules_for_devices_stays_writable(
     machine: Machine, pair: tuple[str, str], cgroups: Path
 ) -> None:

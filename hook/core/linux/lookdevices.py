@@ -57,29 +57,36 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
 def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "list[Reason]":
     """Why the container must not start: it can move to a cgroup in which no rule about its devices holds.
 
-    That takes a writable volume with cgroups of others. No runtime makes what is mounted below a read-only volume
-    read-only too, and crun the volume itself only after its hooks; so both are made so here. Privileged containers
-    without a cgroup namespace get all cgroups by the engine. Arguments as for `look_at_devices`. Raises Undecided,
-    Unacceptable, OSError.
+    That takes a volume with cgroups of others, which it can write to; on version 2 not even that (`_only_writes_move`).
+    No runtime makes what is mounted below a read-only volume read-only too, and crun the volume itself only after its
+    hooks; so both are made so here. Nothing holds a container with CAP_SYS_ADMIN, which can mount cgroups itself: a
+    privileged one without a cgroup namespace gets all by the engine. Arguments as for `look_at_devices`. Raises
+    Undecided, Unacceptable, OSError.
     """
     if not closed.nodes:
         return []
     table = mount_table(pid)
     lines = read_file(f"/proc/{pid or 'self'}/cgroup", 1 << 16).decode("utf-8", "surrogateescape").splitlines()
-    own = {line.split(":", 2)[2] for line in lines} - {"/"}
+    groups = [line.split(":", 2)[1:] for line in lines]
+    own = {path for _, path in groups} - {"/"}
     meant = {clean(str(mount["destination"])): mount for mount in spec.mounts}
     namespaces = spec.linux.get("namespaces")
-    is_whole = isinstance(namespaces, list) and "cgroup" not in [each.get("type") for each in namespaces]
+    listed = namespaces if isinstance(namespaces, list) else []
+    namespace = [each.get("path") or "" for each in listed if each.get("type") == "cgroup"]
+    is_admin = spec.can_remount(by_others=False)
     with Namespace(pid, rootfs) as there:
         _, prefix = there.mount_of_container(table)
         for row in table.values():
             at = row.point.removeprefix(prefix)
-            if row.filesystem not in _CGROUPS or not row.point.startswith(prefix + "/") or "ro" in row.options:
+            if row.filesystem not in _CGROUPS or not row.point.startswith(prefix + "/"):
                 continue
             if "/.." not in row.root and is_within(row.root, own):
                 continue
+            only_writes = row.filesystem == "cgroup" or is_admin or _only_writes_move(groups, namespace == [""])
+            if only_writes and "ro" in row.options:
+                continue
             mount = next((meant[path] for path in (at, *parents(at)) if path in meant), {})
-            if is_whole and mount.get("type") in _CGROUPS and not is_read_only(mount):
+            if is_admin and not namespace and mount.get("type") in _CGROUPS and not is_read_only(mount):
                 continue
             try:
                 fd = open_in_root(there.container, at)
@@ -88,14 +95,31 @@ def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "l
             try:
                 if mount_id(fd) != row.id or not _may_have_rules(fd, row):
                     continue  # another one hides it, or it is of another controller
-                if not is_read_only(mount):
+                if not (only_writes and is_read_only(mount)):
                     rule, path = next(iter(closed.nodes.values()))
-                    why = "can be written, and has cgroups in which the container could open"
+                    how = "can be written, and" if only_writes else "need not be written (clone3(2)), and"
+                    why = f"{how} has cgroups in which the container could open"
                     return [Reason(rule.name, KIND, f"the volume {named(at)} {why} {named(path)}")]
                 there.set_attributes(fd, ["ro"], at)
             finally:
                 posix.close(fd)
     return []
+
+
+def _only_writes_move(groups: "list[list[str]]", has_namespace: bool) -> bool:
+    """Whether a process goes to another cgroup of version 2 by writing alone, which a read-only mount prevents.
+
+    clone3(2) with CLONE_INTO_CGROUP takes a descriptor of the directory and does not ask the mount. With `nsdelegate`
+    (cgroups(7)), as systemd mounts cgroups, no process leaves the cgroup namespace that the container has of its own.
+    Rules for devices that are of version 1 hold in each cgroup of version 2.
+
+    `groups`: controllers and path of each, as in /proc/PID/cgroup.
+    """
+    if any("devices" in controllers.split(",") and path != "/" for controllers, path in groups):
+        return True
+    mounts = read_file("/proc/self/mounts", 64 << 20).decode("utf-8", "replace") if has_namespace else ""
+    rows = [line.split(" ") for line in mounts.split("\n")]
+    return any(row[2:3] == ["cgroup2"] and "nsdelegate" in row[3].split(",") for row in rows)
 
 
 def _may_have_rules(fd: int, row: "Row") -> bool:
