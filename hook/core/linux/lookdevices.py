@@ -57,18 +57,22 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
 def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "list[Reason]":
     """Why the container must not start: it can move to a cgroup in which no rule about its devices holds.
 
-    That takes a volume with cgroups of others, which it can write to; on version 2 not even that (`_only_writes_move`).
-    No runtime makes what is mounted below a read-only volume read-only too, and crun the volume itself only after its
-    hooks; so both are made so here. Nothing holds a container with CAP_SYS_ADMIN, which can mount cgroups itself: a
-    privileged one without a cgroup namespace gets all by the engine. Arguments as for `look_at_devices`. Raises
-    Undecided, Unacceptable, OSError.
+    That takes a volume with cgroups of others, which it can write to. No runtime makes what is mounted below a
+    read-only volume read-only too, and crun the volume itself only after its hooks; so both are made so here. On
+    version 2, clone3(2) with CLONE_INTO_CGROUP takes a descriptor of the directory, also in a read-only mount.
+
+    Nothing holds a container with CAP_SYS_ADMIN, which can mount cgroups itself: a privileged one without a cgroup
+    namespace gets all by the engine. Arguments as for `look_at_devices`. Raises Undecided, Unacceptable, OSError.
     """
     if not closed.nodes:
         return []
     table = mount_table(pid)
     lines = read_file(f"/proc/{pid or 'self'}/cgroup", 1 << 16).decode("utf-8", "surrogateescape").splitlines()
     groups = [line.split(":", 2)[1:] for line in lines]
-    own = {path for _, path in groups} - {"/"}
+    own = {  # where rules for devices are; other hierarchies may have the container in a cgroup of the engine
+        "cgroup": {path for controllers, path in groups if "devices" in controllers.split(",")} - {"/"},
+        "cgroup2": {path for controllers, path in groups if not controllers} - {"/"},
+    }
     meant = {clean(str(mount["destination"])): mount for mount in spec.mounts}
     namespaces = spec.linux.get("namespaces")
     listed = namespaces if isinstance(namespaces, list) else []
@@ -80,9 +84,10 @@ def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "l
             at = row.point.removeprefix(prefix)
             if row.filesystem not in _CGROUPS or not row.point.startswith(prefix + "/"):
                 continue
-            if "/.." not in row.root and is_within(row.root, own):
+            if "/.." not in row.root and is_within(row.root, own[row.filesystem]):
                 continue
-            only_writes = row.filesystem == "cgroup" or is_admin or _only_writes_move(groups, namespace == [""])
+            is_of_1 = row.filesystem == "cgroup" or own["cgroup"]  # such rules hold in each cgroup of version 2
+            only_writes = is_of_1 or is_admin or (namespace == [""] and _are_delegated())
             if only_writes and "ro" in row.options:
                 continue
             mount = next((meant[path] for path in (at, *parents(at)) if path in meant), {})
@@ -106,19 +111,9 @@ def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "l
     return []
 
 
-def _only_writes_move(groups: "list[list[str]]", has_namespace: bool) -> bool:
-    """Whether a process goes to another cgroup of version 2 by writing alone, which a read-only mount prevents.
-
-    clone3(2) with CLONE_INTO_CGROUP takes a descriptor of the directory and does not ask the mount. With `nsdelegate`
-    (cgroups(7)), as systemd mounts cgroups, no process leaves the cgroup namespace that the container has of its own.
-    Rules for devices that are of version 1 hold in each cgroup of version 2.
-
-    `groups`: controllers and path of each, as in /proc/PID/cgroup.
-    """
-    if any("devices" in controllers.split(",") and path != "/" for controllers, path in groups):
-        return True
-    mounts = read_file("/proc/self/mounts", 64 << 20).decode("utf-8", "replace") if has_namespace else ""
-    rows = [line.split(" ") for line in mounts.split("\n")]
+def _are_delegated() -> bool:
+    """Whether no process leaves its cgroup namespace: `nsdelegate` (cgroups(7)), with which systemd mounts cgroups."""
+    rows = [line.split(" ") for line in read_file("/proc/self/mounts", 64 << 20).decode("utf-8", "replace").split("\n")]
     return any(row[2:3] == ["cgroup2"] and "nsdelegate" in row[3].split(",") for row in rows)
 
 
