@@ -266,7 +266,8 @@ def with_version_2(machine: Machine, name: str, at: str, then: str) -> str:
     """The path of a runtime in a mount namespace with cgroup v2 at a path. `then`: commands of sh before it runs."""
     script = machine.node.directory / f"version2-{name}"
     real = real_runtime(name, machine.node.directory)
-    body = f'mount -t cgroup2 cgroup2 {at} && {then} exec {real} "$@"'
+    mount = f"if mountpoint -q {at}; then umount --lazy {at}; fi; mount -t cgroup2 cgroup2 {at}"
+    body = f'{mount} && {then} exec {real} "$@"'
     script.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private sh -c '{body}' {name} \"$@\"\n")
     script.chmod(0o755)
     return str(script)
