@@ -14,7 +14,6 @@ from e2e.hostile_mounts import FILE
 from e2e.runtimes import EACH, guarded, real_runtime
 from e2e.support import REASSERT, Bundle, Node, run
 from e2e.test_audit import seen
-from e2e.test_remounts import administrator
 
 ENV = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - {name: ca, env: [{name: CA, value: x}]}\n"
 """A policy that reserves nothing that anything but config.json shows."""
@@ -99,24 +98,22 @@ def test_volume_in_a_read_only_one_makes_no_file_among_them(
         made.unlink(missing_ok=True)
 
 
-@pytest.mark.parametrize("case", ["the node's ids", "ids of its own", "without CAP_SYS_ADMIN"])
+@pytest.mark.parametrize("first", [0, 100_000])
 def test_read_only_volume_that_root_of_a_user_namespace_can_remount_is_refused(
-    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], case: str
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], first: int
 ) -> None:
-    """With `hostUsers: false`, kubelet's volumes are idmapped: root there owns the node's files in them."""
+    """With `hostUsers: false`, kubelet's volumes are idmapped: root there owns the node's files in them.
+
+    Also a container without CAP_SYS_ADMIN: another one of the pod can have it, and enter this one's mount namespace.
+    """
     node.compile(ENV)
     with_env(bundle, pair).bind(ways["directory"], "/mnt", "ro")
-    first = 100_000 if case == "ids of its own" else 0
     mapping = [{"containerID": 0, "hostID": first, "size": 65536}]
-    linux = (bundle if case.startswith("without") else administrator(bundle)).spec["linux"]
+    linux = bundle.spec["linux"]
     linux.update(uidMappings=mapping, gidMappings=mapping)
     linux["namespaces"].append({"type": "user"})
     run("chown", "--recursive", f"{first}:{first}", str(bundle.rootfs))
-    if not case.startswith("without"):
-        assert "/mnt can be written and reaches " in refused(pair, node, bundle)
-        return
-    with guarded(pair[1], pair[0], node, bundle) as container:
-        assert "policy.yaml" in container.exec("/bin/ls", "/mnt")
+    assert "/mnt can be written and reaches " in refused(pair, node, bundle)
 
 
 def test_env_that_is_named_as_the_volume_is_mounted_hides_it_not(

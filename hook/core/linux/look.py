@@ -99,15 +99,16 @@ def look_at_node_paths(
 ) -> tuple[list[Reason], list[str]]:
     """Why the container must not start, and what is to be reported, by the node's files that its mounts reach.
 
-    crun makes mounts read-only after its hooks, so one that config.json may mean by `ro` is made so here. Root of a
-    user namespace takes that off with CAP_SYS_ADMIN, and may own the files: kubelet's volumes are idmapped. Arguments
+    crun makes mounts read-only after its hooks, so one that config.json may mean by `ro` is made so here. In a user
+    namespace that does not count: any container that joins it with CAP_SYS_ADMIN takes it off, also for this one
+    (setns(2) with a pidfd that it was handed), and may own the files, since kubelet's volumes are idmapped. Arguments
     as for `look`. Raises Undecided, OSError.
     """
     table = mount_table(pid, still_waits)
     meant = {clean(str(mount["destination"])): nodepaths.is_read_only(mount) for mount in spec.mounts}
     linked = {path.rpartition("/")[2] for path, is_read_only in meant.items() if is_read_only}
     refuses = decided.policy.node_paths["reassert"] == nodepaths.REFUSE
-    can_open = "'user'" in repr(spec.linux.get("namespaces")) and spec.can_remount()
+    can_open = "'user'" in repr(spec.linux.get("namespaces"))
     with Namespace(pid, rootfs) as there:
         own, prefix = there.mount_of_container(table)
         places = places_of(decided, table, there.root)
