@@ -142,7 +142,7 @@ def plan(
     if NODE_PATHS in kinds and nodes_own(container.start.mounts, policy.kubelet_root, placed):
         from hook.core.reserve import nodepaths  # only containers with hostPaths
 
-        nodepaths.check(policy, identity, container.start.mounts, placed, outcome)
+        nodepaths.check(policy, identity, container.start, placed, outcome)
     return Plan(policy, matches, outcome, kinds=wanted)
 
 

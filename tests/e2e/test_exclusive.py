@@ -260,6 +260,66 @@ def test_volume_of_cgroups_lets_no_process_go_to_another_one(
         machine.check(container)
 
 
+def with_version_2(machine: Machine, name: str, at: str, then: str) -> str:
+    """The path of a runtime in a mount namespace with cgroup v2 at a path. `then`: commands of sh before it runs."""
+    script = machine.node.directory / f"version2-{name}"
+    real = real_runtime(name, machine.node.directory)
+    mount = f"if mountpoint -q {at}; then umount --lazy {at}; fi; mount -t cgroup2 cgroup2 {at}"
+    body = f'{mount} && {then} exec {real} "$@"'
+    script.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private sh -c '{body}' {name} \"$@\"\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.mark.parametrize("case", ["read-only", "writable", "its own", "CAP_SYS_ADMIN"])
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
+@pytest.mark.parametrize("name", ["runc", "crun-trixie"])
+def test_all_cgroups_of_version_2_are_no_way_out(machine: Machine, name: str, adapter: str, case: str) -> None:
+    """`docker run --cgroupns=host`: clone3(2) goes to each cgroup whose directory a process can open, also read-only.
+
+    A privileged container has them, and with CAP_SYS_ADMIN it could mount them.
+    """
+    machine.give("/dev/gpu1", 1)
+    spec = machine.bundle.spec
+    namespaces = [each for each in spec["linux"]["namespaces"] if each["type"] != "cgroup"]
+    spec["linux"]["namespaces"] = [*namespaces, *([{"type": "cgroup"}] if case == "its own" else [])]
+    [mount] = [each for each in spec["mounts"] if each["type"] == "cgroup"]
+    if case in ("writable", "CAP_SYS_ADMIN"):
+        mount["options"].remove("ro")
+    for kind in ("bounding", "effective", "permitted") if case == "CAP_SYS_ADMIN" else ():
+        spec["process"]["capabilities"][kind].append(case)
+    real = with_version_2(machine, name, "/sys/fs/cgroup", "")
+    container = guarded(adapter, real, machine.node, machine.bundle)
+    if case in ("read-only", "writable"):
+        told = "the volume /sys/fs/cgroup need not be written (clone3(2)), and has cgroups in which"
+        assert told in refusal(machine, container)
+        return
+    with container:
+        assert [options[:2] for _, _, options in container.mounts("/sys/fs/cgroup")] == [
+            "ro" if case == "its own" else "rw"
+        ]
+
+
+@pytest.mark.parametrize("name", ["runc", "crun-trixie"])
+def test_a_cgroup_of_the_engine_in_another_hierarchy_is_not_the_containers_own(
+    machine: Machine, cgroups: Path, name: str
+) -> None:
+    """As under systemd with cgroup v1: /system.slice/containerd.service, where runtimes leave it in version 2."""
+    machine.give("/dev/gpu1", 1)
+    version2, engine = machine.node.directory / "version2", cgroups / "devices" / machine.node.directory.name
+    version2.mkdir()
+    engine.mkdir()
+    own = f"{version2}/{engine.name}"
+    join = f"mkdir -p {own} && echo $$ > {own}/cgroup.procs && umount {version2} &&"
+    machine.bundle.bind(engine, "/engine")
+    container = guarded("wrapper", with_version_2(machine, name, str(version2), join), machine.node, machine.bundle)
+    try:
+        assert "the volume /engine can be written, and has cgroups in which" in refusal(machine, container)
+    finally:
+        engine.rmdir()
+        run("unshare", "--mount", "sh", "-c", f"mount -t cgroup2 cgroup2 {version2} && rmdir {own}", check=False)
+
+
 def test_volume_of_cgroups_without_rules_for_devices_stays_writable(
     machine: Machine, pair: tuple[str, str], cgroups: Path
 ) -> None:

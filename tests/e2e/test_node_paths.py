@@ -71,25 +71,49 @@ def test_volume_in_which_the_policy_can_be_written_is_refused(
     )
 
 
+@pytest.mark.parametrize("what", ["a volume", "a device"])
 def test_volume_in_a_read_only_one_makes_no_file_among_them(
-    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path
+    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path, what: str
 ) -> None:
-    """crun makes the mount point before it makes the volume read-only, and runc refuses."""
+    """crun makes the mount point, or the device, before it makes the volume read-only, and runc refuses."""
     node.compile(ENV)
     (directory / "data").mkdir()
     program = Path(REASSERT).resolve().parent
     made = program / f"made-{directory.name}"
     with_env(bundle, pair).bind(program, "/mnt", "ro")
-    bundle.bind(directory / "data", f"/mnt/{made.name}")
+    if what == "a volume":
+        bundle.bind(directory / "data", f"/mnt/{made.name}")
+    else:
+        bundle.spec["linux"]["devices"] = [{"path": f"/mnt/{made.name}", "type": "c", "major": 1, "minor": 3}]
+    container = guarded(pair[1], pair[0], node, bundle)
     try:
+        assert container.create() != 0, "it was created"
         if pair[1] == "wrapper":  # the hook comes after the mounts
-            assert "is in the read-only volume /mnt, so crun makes it, and reaches " in refused(pair, node, bundle)
+            assert f"the volume /mnt has /mnt/{made.name} in it, which a runtime makes there" in container.output()
             assert not made.exists()
-        else:
-            assert guarded(pair[1], pair[0], node, bundle).create() != 0
     finally:
-        if made.exists():
+        run(pair[0], "delete", "--force", container.id, check=False)
+        if made.is_dir():
             made.rmdir()
+        made.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("first", [0, 100_000])
+def test_read_only_volume_that_root_of_a_user_namespace_can_remount_is_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], first: int
+) -> None:
+    """With `hostUsers: false`, kubelet's volumes are idmapped: root there owns the node's files in them.
+
+    Also a container without CAP_SYS_ADMIN: another one of the pod can have it, and enter this one's mount namespace.
+    """
+    node.compile(ENV)
+    with_env(bundle, pair).bind(ways["directory"], "/mnt", "ro")
+    mapping = [{"containerID": 0, "hostID": first, "size": 65536}]
+    linux = bundle.spec["linux"]
+    linux.update(uidMappings=mapping, gidMappings=mapping)
+    linux["namespaces"].append({"type": "user"})
+    run("chown", "--recursive", f"{first}:{first}", str(bundle.rootfs))
+    assert "/mnt can be written and reaches " in refused(pair, node, bundle)
 
 
 def test_env_that_is_named_as_the_volume_is_mounted_hides_it_not(

@@ -121,6 +121,27 @@ def test_mount_that_its_user_has_idmapped_cannot_be_written(
         run("umount", "--lazy", str(node.ca / "below"))
 
 
+@pytest.mark.parametrize("first", [0, 100_000])
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
+def test_root_of_a_user_namespace_cannot_write_either(
+    each: str, adapter: str, node: Node, bundle: Bundle, first: int
+) -> None:
+    """It has the ids of the node's users (`podman run --uidmap 0:0:65536`), or writes what everybody may write."""
+    ca(node)
+    before = files(node.ca)
+    node.compile(DIRECTORY)
+    mapping = [{"containerID": 0, "hostID": first, "size": 65536}]
+    linux = administrator(bundle).spec["linux"]
+    linux.update(uidMappings=mapping, gidMappings=mapping)
+    linux["namespaces"].append({"type": "user"})
+    run("chown", "--recursive", f"{first}:{first}", str(bundle.rootfs))
+    with guarded(adapter, each, node, bundle) as container:
+        said = container.exec("/bin/sh", "-c", ATTACK.format(at="/etc/ssl"))
+        assert said.startswith("remounted\n") and said.endswith("company\n"), said
+        assert files(node.ca) == before
+        assert not any("remountable" in event for event in node.logged())
+
+
 def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
     """What the node has mounted below the hostPath is unwritable too; a volume keeps its own options."""
     ca(node)

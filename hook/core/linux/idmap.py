@@ -17,7 +17,7 @@ from hook.core.base.mountinfo import Row, mount_table
 from hook.core.base.system import is_shortage, read_file
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
-from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted, same_file
+from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted
 from hook.core.linux.walk import PathEscapes
 from hook.core.reserve import PlaceMount
 
@@ -52,13 +52,13 @@ def protect(
 ) -> list[str]:
     """Replace the read-only mounts of the policy by idmapped ones; returns why others stay as they are.
 
-    Called after hook.core.linux.look found them correct, with the same arguments. Mounts of a device plugin, of a
-    container with its own users, and those that `_unlike` names stay; so do those that the node's kernel or file system
-    cannot idmap. No mount stays because of something that a pod or another container causes. Raises Unacceptable,
-    Undecided, OSError.
+    Called after hook.core.linux.look found them correct, with the same arguments. Mounts of a device plugin and those
+    that `_unlike` names stay; so do those that the node's kernel or file system cannot idmap. No mount stays because of
+    something that a pod or another container causes. A user namespace of the container changes nothing: it may have the
+    ids that own the files, and what everybody may write needs none. Raises Unacceptable, Undecided, OSError.
     """
     wanted = [edit for edit in reserved if edit.mount and not edit.origin and "ro" in edit.options()]
-    if not wanted or not _has_the_nodes_users(pid):
+    if not wanted:
         return []
     before_mounting()
     stay = {edit.name: _unlike(edit.source()) for edit in wanted}
@@ -122,11 +122,6 @@ def remountable(source: str) -> str:
 
 def _is_writable(fd: int) -> bool:
     return posix.access(f"/proc/self/fd/{fd}", posix.W_OK, effective_ids=True)
-
-
-def _has_the_nodes_users(pid: int) -> bool:
-    """Whether a process is in this one's user namespace. In another one, root is not the node's, and writes less."""
-    return not pid or same_file(posix.stat(f"/proc/{pid}/ns/user"), posix.stat("/proc/self/ns/user"))
 
 
 def _unlike(source: str) -> str:

@@ -99,13 +99,16 @@ def look_at_node_paths(
 ) -> tuple[list[Reason], list[str]]:
     """Why the container must not start, and what is to be reported, by the node's files that its mounts reach.
 
-    crun makes mounts read-only after its hooks, so one that config.json may mean by `ro` is made so here. Arguments as
-    for `look`. Raises Undecided, OSError.
+    crun makes mounts read-only after its hooks, so one that config.json may mean by `ro` is made so here. In a user
+    namespace that does not count: any container that joins it with CAP_SYS_ADMIN takes it off, also for this one
+    (setns(2) with a pidfd that it was handed), and may own the files, since kubelet's volumes are idmapped. Arguments
+    as for `look`. Raises Undecided, OSError.
     """
     table = mount_table(pid, still_waits)
     meant = {clean(str(mount["destination"])): nodepaths.is_read_only(mount) for mount in spec.mounts}
     linked = {path.rpartition("/")[2] for path, is_read_only in meant.items() if is_read_only}
     refuses = decided.policy.node_paths["reassert"] == nodepaths.REFUSE
+    can_open = "'user'" in repr(spec.linux.get("namespaces"))
     with Namespace(pid, rootfs) as there:
         own, prefix = there.mount_of_container(table)
         places = places_of(decided, table, there.root)
@@ -115,6 +118,8 @@ def look_at_node_paths(
         mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
 
         def is_closed(at: str, row: Row) -> bool:
+            if can_open or "ro" in row.options:
+                return not can_open
             above = next((path for path in (at, *parents(at)) if path in meant), at) if row.device in volumes else at
             may_close = meant.get(above, at.rpartition("/")[2] in linked)
             return _is_closed(there, at, row, refuses and may_close)
@@ -144,14 +149,13 @@ def reached(
     mounts: "Iterable[tuple[str, Row]]",
     places: "Sequence[tuple[str, str, str]]",
     decided: "Plan",
-    is_closed: "Callable[[str, Row], bool]" = lambda at, row: False,
+    is_closed: "Callable[[str, Row], bool]" = lambda at, row: "ro" in row.options,
     still_waits: "Callable[[], None]" = lambda: None,
 ) -> tuple[list[Reason], list[str]]:
     """The same, of a container's mounts by their paths in it.
 
     By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
-    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount is read-only
-    although its options do not say so.
+    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount is read-only.
     """
     outcome = Outcome(Reserved({}, []))
     reserved = {edit.name for edit in decided.mounts}
@@ -165,7 +169,7 @@ def reached(
             continue
         found = [path for path, root in of_device.get(row.device, ()) if nodepaths.reaches(row.root, root)]
         engines = [path for path in found if path in nodepaths.ENGINES]
-        if found != engines and "ro" not in row.options and not is_closed(at, row):
+        if found != engines and not is_closed(at, row):
             nodepaths.judge(decided.policy, at, [path for path in found if path not in engines], outcome)
         nodepaths.judge(decided.policy, at, engines, outcome)
         if len(outcome.denials) > SHOWN:

@@ -57,29 +57,41 @@ def look_at_devices(pid: int, rootfs: str, closed: "Closed") -> "list[Reason]":
 def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "list[Reason]":
     """Why the container must not start: it can move to a cgroup in which no rule about its devices holds.
 
-    That takes a writable volume with cgroups of others. No runtime makes what is mounted below a read-only volume
-    read-only too, and crun the volume itself only after its hooks; so both are made so here. Privileged containers
-    without a cgroup namespace get all cgroups by the engine. Arguments as for `look_at_devices`. Raises Undecided,
-    Unacceptable, OSError.
+    That takes a volume with cgroups of others, which it can write to. No runtime makes what is mounted below a
+    read-only volume read-only too, and crun the volume itself only after its hooks; so both are made so here. On
+    version 2, clone3(2) with CLONE_INTO_CGROUP takes a descriptor of the directory, also in a read-only mount.
+
+    Nothing holds a container with CAP_SYS_ADMIN, which can mount cgroups itself: a privileged one without a cgroup
+    namespace gets all by the engine. Arguments as for `look_at_devices`. Raises Undecided, Unacceptable, OSError.
     """
     if not closed.nodes:
         return []
     table = mount_table(pid)
     lines = read_file(f"/proc/{pid or 'self'}/cgroup", 1 << 16).decode("utf-8", "surrogateescape").splitlines()
-    own = {line.split(":", 2)[2] for line in lines} - {"/"}
+    groups = [line.split(":", 2)[1:] for line in lines]
+    own = {  # where rules for devices are; other hierarchies may have the container in a cgroup of the engine
+        "cgroup": {path for controllers, path in groups if "devices" in controllers.split(",")} - {"/"},
+        "cgroup2": {path for controllers, path in groups if not controllers} - {"/"},
+    }
     meant = {clean(str(mount["destination"])): mount for mount in spec.mounts}
     namespaces = spec.linux.get("namespaces")
-    is_whole = isinstance(namespaces, list) and "cgroup" not in [each.get("type") for each in namespaces]
+    listed = namespaces if isinstance(namespaces, list) else []
+    namespace = [each.get("path") or "" for each in listed if each.get("type") == "cgroup"]
+    is_admin = spec.can_remount(by_others=False)
     with Namespace(pid, rootfs) as there:
         _, prefix = there.mount_of_container(table)
         for row in table.values():
             at = row.point.removeprefix(prefix)
-            if row.filesystem not in _CGROUPS or not row.point.startswith(prefix + "/") or "ro" in row.options:
+            if row.filesystem not in _CGROUPS or not row.point.startswith(prefix + "/"):
                 continue
-            if "/.." not in row.root and is_within(row.root, own):
+            if "/.." not in row.root and is_within(row.root, own[row.filesystem]):
+                continue
+            is_of_1 = row.filesystem == "cgroup" or own["cgroup"]  # such rules hold in each cgroup of version 2
+            only_writes = is_of_1 or is_admin or (namespace == [""] and _are_delegated())
+            if only_writes and "ro" in row.options:
                 continue
             mount = next((meant[path] for path in (at, *parents(at)) if path in meant), {})
-            if is_whole and mount.get("type") in _CGROUPS and not is_read_only(mount):
+            if is_admin and not namespace and mount.get("type") in _CGROUPS and not is_read_only(mount):
                 continue
             try:
                 fd = open_in_root(there.container, at)
@@ -88,14 +100,21 @@ def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "l
             try:
                 if mount_id(fd) != row.id or not _may_have_rules(fd, row):
                     continue  # another one hides it, or it is of another controller
-                if not is_read_only(mount):
+                if not (only_writes and is_read_only(mount)):
                     rule, path = next(iter(closed.nodes.values()))
-                    why = "can be written, and has cgroups in which the container could open"
+                    how = "can be written, and" if only_writes else "need not be written (clone3(2)), and"
+                    why = f"{how} has cgroups in which the container could open"
                     return [Reason(rule.name, KIND, f"the volume {named(at)} {why} {named(path)}")]
                 there.set_attributes(fd, ["ro"], at)
             finally:
                 posix.close(fd)
     return []
+
+
+def _are_delegated() -> bool:
+    """Whether no process leaves its cgroup namespace: `nsdelegate` (cgroups(7)), with which systemd mounts cgroups."""
+    rows = [line.split(" ") for line in read_file("/proc/self/mounts", 64 << 20).decode("utf-8", "replace").split("\n")]
+    return any(row[2:3] == ["cgroup2"] and "nsdelegate" in row[3].split(",") for row in rows)
 
 
 def _may_have_rules(fd: int, row: "Row") -> bool:

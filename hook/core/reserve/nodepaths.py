@@ -13,7 +13,7 @@ from hook.core.container.identity import DOCKER
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hook.core.container.identity import Identity
-    from hook.core.container.start import Json
+    from hook.core.container.start import Json, Start
     from hook.core.policy.model import Policy
     from hook.core.reserve import Outcome
 
@@ -72,7 +72,7 @@ def reaches(source: str, path: str) -> bool:
     return f"{path}/".startswith(within) or (path[-1] in "/-" and within.startswith(path))
 
 
-def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: "set[str]", outcome: "Outcome") -> None:
+def check(policy: "Policy", identity: "Identity", start: "Start", placed: "set[str]", outcome: "Outcome") -> None:
     """Refuse, or note in `outcome.node_paths`, what the sources of a container's mounts reach.
 
     `placed`: as for `hook.core.plan.nodes_own`. A mount that `exclusive` takes out is not judged either.
@@ -82,7 +82,7 @@ def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: 
     """
     outcome.node_paths_of_reassert = own(policy, identity)
     closed = outcome.closed
-    for mount in mounts:
+    for mount in start.mounts:
         path = str(mount["destination"])
         if clean(path) in placed or (closed and closed.mount(mount)):
             continue
@@ -91,16 +91,17 @@ def check(policy: "Policy", identity: "Identity", mounts: "list[Json]", placed: 
                 found = [each for each in outcome.node_paths_of_reassert if reaches(source, each)]
                 judge(policy, path, found, outcome)
             judge(policy, path, [each for each in ENGINES if f"{source}/".startswith(each)], outcome)
-    _check_nested(policy, mounts, placed, outcome)
+    _check_nested(policy, start, placed, outcome)
 
 
-def _check_nested(policy: "Policy", mounts: "list[Json]", placed: "set[str]", outcome: "Outcome") -> None:
-    """Refuse, or note, mounts in a read-only volume of reassert's own paths: crun makes a file or directory for each.
+def _check_nested(policy: "Policy", start: "Start", placed: "set[str]", outcome: "Outcome") -> None:
+    """Refuse, or note, mounts and devices in a read-only volume of reassert's own paths: a runtime makes files there.
 
-    It makes the mount point before it makes the volume read-only, so an empty file of any name stays on the node.
+    crun does before it makes the volume read-only, and runc in what is mounted below that. A file of any name stays.
     """
-    volumes: dict[str, str] = {}  # where each is mounted, and its source if it is read-only
-    for mount in mounts:
+    # Where each is, and its source if it is a read-only volume.
+    volumes = dict.fromkeys([clean(str(device.get("path", ""))) for device in start.devices], "")
+    for mount in start.mounts:
         sources = _sources(mount) if is_read_only(mount) else []
         volumes[clean(str(mount["destination"]))] = sources[0] if sources else ""
     above: list[str] = []  # the mounts above each path, which come before it in this order
@@ -110,7 +111,7 @@ def _check_nested(policy: "Policy", mounts: "list[Json]", placed: "set[str]", ou
         if above and volumes[above[-1]] and at not in placed:
             made = _without_link(volumes[above[-1]].rstrip("/") + at.removeprefix(above[-1].rstrip("/"))) + "/"
             own_paths = [each for each in outcome.node_paths_of_reassert if made.startswith(each)]
-            judge(policy, at, own_paths, outcome, f"is in the read-only volume {named(above[-1])}, so crun makes it, ")
+            judge(policy, above[-1], own_paths, outcome, f"has {named(at)} in it, which a runtime makes there, ")
         above.append(at)
 
 

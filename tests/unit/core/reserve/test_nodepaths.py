@@ -143,7 +143,10 @@ def test_what_lies_beside_them_starts(source: str) -> None:
 def test_a_mount_in_a_read_only_volume_of_reasserts_own_files_is_refused(volume: str, nested: str, made: str) -> None:
     start = container(mounts=[{**bind("/mnt", volume), "options": ["rbind", "ro"]}, bind(nested, "/data")]).start
     denials = [str(reason) for reason in plan(policy(), Container(POD, start)).denials]
-    refusal = f"the volume {nested} is in the read-only volume /mnt, so crun makes it, and reaches {made} of reassert"
+    refusal = f"the volume /mnt has {nested} in it, which a runtime makes there, and reaches {made} of reassert"
     assert denials == ([f"{refusal}, and nodePaths.reassert is Refuse"] if made else [])
+    with_device = container(mounts=start.mounts[:1]).start
+    with_device.devices = [{"path": nested, "type": "p"}]
+    assert [str(reason) for reason in plan(policy(), Container(POD, with_device)).denials] == denials
     start.mounts.append(bind(f"{nested}/x", "/data"))
     assert len(plan(policy(), Container(POD, start)).denials) == bool(made), "that one is made in the nested volume"
