@@ -38,9 +38,7 @@ ENGINE_TESTS = {"hook/agent": "agent", "packaging/front": "agent", "hook/nri": "
 NEVER = ("tests/unit/test_import_budget.py", "tests/unit/test_growth.py")
 """Tests that a mutant fails for other reasons than what it does, or that are slow and run every line."""
 MOST = {"unit": 60, "engine": 40}
-"""How many tests of a line are run, at most, and those of as many files as possible.
-
-The module's own file of unit tests is run whole: coverage knows nothing of a process with an environment of its own."""
+"""How many tests of a line are run, at most, and those of as many files as possible."""
 FACTOR, STALLED = 4.0, 90.0
 """How many times the CPU time that the tests take without the mutant; how many seconds without any CPU time."""
 ALIVE = ("alive", "untested")
@@ -200,19 +198,16 @@ class Tests:
                 near = [names for file, names in sorted(files.items()) if is_near(file, mutant.path)]
                 far = [names for file, names in sorted(files.items()) if not is_near(file, mutant.path)]
                 rounds = (zip_longest(*map(sorted, some)) for some in (near, far))
-                chosen = list(islice((name for turn in chain(*rounds) for name in turn if name), MOST[tier]))
-                own = self._own(mutant) if tier == "unit" else ""
-                return [own, *(name for name in chosen if name.partition("::")[0] != own)] if own else chosen
+                return list(islice((name for turn in chain(*rounds) for name in turn if name), MOST[tier]))
         if tier == "unit":
             return []
         known = max((start for start in ENGINE_TESTS if mutant.path.startswith(start)), key=len)
         return sorted(str(path.relative_to(self.root)) for path in self.root.glob(f"tests/e2e/{ENGINE_TESTS[known]}"))
 
-    def _own(self, mutant: Mutant) -> str:
-        """The file of unit tests that has the name of a module, or ""."""
-        module = Path(mutant.path)
-        path = Path("tests/unit") / module.parent.relative_to("hook") / f"test_{module.name}"
-        return str(path) if (self.root / path).exists() else ""
+    def beside(self, mutant: Mutant) -> list[str]:
+        """All unit tests of the module's directory: coverage knows nothing of a process that a test starts bare."""
+        directory = Path("tests/unit") / Path(mutant.path).parent.relative_to("hook")
+        return sorted(str(path.relative_to(self.root)) for path in self.root.glob(f"{directory}/test_*.py"))
 
     def _function(self, mutant: Mutant) -> tuple[int, int]:
         if mutant.path.endswith(".c"):
@@ -346,6 +341,9 @@ class Runner:
                     spent.children_user + spent.children_system - began.children_user - began.children_system
                 )
                 outcome, test = self.run(self.copy(mutant), tests, tier, max(self.options.cpu, limit))
+            if outcome in ("passed", "no test") and tier == "unit" and not mutant.path.endswith(".c"):
+                slower, test = self.noticed(mutant, top, self.tests.beside(mutant), tier, float("inf"))
+                outcome = slower if slower in ("failed", "stalled") else outcome
             if outcome not in ("passed", "no test"):
                 return {**result, "fate": tier, "by": test or outcome}
             result["fate"] = "alive" if outcome == "passed" else result["fate"]
