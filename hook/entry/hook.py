@@ -12,7 +12,7 @@ from hook.core.base.errors import Refused, Undecided, Usage, named
 from hook.core.base.jsontext import Malformed, bounded, decode, parse
 from hook.core.base.system import read_fd, read_file, write_all
 from hook.core.container.identity import Identity, identify
-from hook.core.container.spec import ENTRIES, LIMIT, Spec
+from hook.core.container.spec import ENTRIES, JOINED, LIMIT, Spec
 from hook.core.decide import CONFIG, CONTAINER, NOWHERE, Case, Done
 from hook.core.plan import ALL, Plan
 from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv, devices, mounts
@@ -314,7 +314,7 @@ def _look(
     if done.denials or not decided.mounts:
         return done
     done.edits, done.denials = look(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)
-    if not done.denials and spec.can_remount():
+    if not done.denials and (spec.is_admin() or JOINED in spec.shared_processes):
         from hook.core.linux.idmap import protect  # few containers have CAP_SYS_ADMIN
 
         done.remountable = protect(pid, rootfs, decided.mounts, spec, caller.before_mounting, caller.still_waits)

@@ -141,14 +141,13 @@ class Spec(Start):
         path = self.linux.get("cgroupsPath")
         return isinstance(path, str) and path.count(":") == 2 and "/" not in path
 
-    def can_remount(self, by_others: bool = True) -> bool:
-        """Whether a process can take `ro` off the container's mounts: one with CAP_SYS_ADMIN in it, or beside it.
+    def is_admin(self) -> bool:
+        """Whether its processes can have CAP_SYS_ADMIN, with which they take `ro` off the container's mounts.
 
-        One beside it, with which it shares a PID namespace, can enter its mount namespace (setns(2)). That another one
-        joins later (`kubectl debug --target`) is not seen here. `by_others`: whether those beside it count.
+        One of another container, with which it shares a PID namespace (`JOINED`), can enter its mount namespace
+        (setns(2)) with that one's capabilities. That it joins later (`kubectl debug --target`) is not seen here.
         """
-        can = "SYS_ADMIN" in repr(self._capabilities or "SYS_ADMIN").upper()
-        return can or (by_others and JOINED in self.shared_processes)
+        return "SYS_ADMIN" in repr(self._capabilities or "SYS_ADMIN").upper()
 
     def changed(self) -> bool:
         """Whether a part was replaced."""

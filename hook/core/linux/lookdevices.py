@@ -77,7 +77,7 @@ def look_at_cgroups(pid: int, rootfs: str, closed: "Closed", spec: "Spec") -> "l
     namespaces = spec.linux.get("namespaces")
     listed = namespaces if isinstance(namespaces, list) else []
     namespace = [each.get("path") or "" for each in listed if each.get("type") == "cgroup"]
-    is_admin = spec.can_remount(by_others=False)
+    is_admin = spec.is_admin()
     with Namespace(pid, rootfs) as there:
         _, prefix = there.mount_of_container(table)
         for row in table.values():

@@ -388,11 +388,15 @@ def test_missing_mount_is_placed_looked_at_and_told(mounted: Hooked) -> None:
     assert (event["event"], event["verified"], event["applied"]) == ("container.edited", "container", True)
     assert [edit["name"] for edit in event["edits"]] == ["/etc/ssl"]
     assert event["remountable"], "this container has CAP_SYS_ADMIN"
-    mounted.write(process={"args": [], "cwd": "/", "env": [], "capabilities": {"bounding": []}})
+    none = {"args": [], "cwd": "/", "env": [], "capabilities": {"bounding": []}}
+    mounted.write(process=none)
     (mounted.directory / "events").unlink()
     assert mounted.run("--mount-ca") == STARTS
     assert not (mounted.directory / "events").exists(), "it is in place"
     assert mounted.run(pid=0) == (1, "the OCI state on stdin has no pid of a container's process")
+    mounted.write(process=none, linux={"namespaces": [{"type": "pid", "path": "/proc/7/ns/pid"}]})
+    assert mounted.run("--mount-ca") == STARTS
+    assert mounted.event()["remountable"], "one that shares its PID namespace may have CAP_SYS_ADMIN"
 
 
 @pytest.mark.users
