@@ -249,10 +249,10 @@ def _check_shape(found: dict[str, Any], error_path: str) -> None:
     for key in (*_OBJECTS, *_OBJECT_LISTS):
         value = found.get(key)
         if value is not None and isinstance(value, list) != (key in _OBJECT_LISTS):
-            raise PodProblem(f"{error_path}: {key} is no {'list' if key in _OBJECT_LISTS else 'object'}")
+            raise PodProblem(f"{error_path}: {key} is not {'a list' if key in _OBJECT_LISTS else 'an object'}")
         for each in value if isinstance(value, list) else [] if value is None else [value]:
             if not isinstance(each, dict):
-                raise PodProblem(f"{error_path}: {key} has something that is no object")
+                raise PodProblem(f"{error_path}: {key} has something that is not an object")
             _check_shape(each, error_path)
 
 
