@@ -246,7 +246,7 @@ def _cdi_convert(options: argparse.Namespace) -> int:
 
     try:
         print(json.dumps(YAML(typ="safe", pure=True).load(Path(options.file)), default=str))
-    except YAMLError as error:
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ReassertError(f"{options.file}: {error}") from None
     return 0
 

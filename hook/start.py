@@ -21,17 +21,19 @@ def engine_environment() -> "dict[bytes, bytes]":
     """The engine's environment, without the changes of PyInstaller's bootloader.
 
     It prepends its directory to LD_LIBRARY_PATH, saves the old value in LD_LIBRARY_PATH_ORIG, and sets variables for
-    child processes (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). What cannot be undone has no
-    effect on a runtime: an empty LD_LIBRARY_PATH, PYINSTALLER_*, and the engine's own variables of the names above.
+    child processes (PyInstaller manual, "LD_LIBRARY_PATH / LIBPATH considerations"). The dispatcher prepends UTC to TZ.
+    What cannot be undone has no effect on what a runtime starts: an empty LD_LIBRARY_PATH or TZ, a TZ from elsewhere
+    than the dispatcher, PYINSTALLER_*, and the engine's own variables of the names above.
     """
     environment = dict(posix.environ)
     if hasattr(sys, "_MEIPASS"):
         for name in _SET_BY_THE_BOOTLOADER.split():
             environment.pop(name, None)
-        original = environment.pop(b"LD_LIBRARY_PATH", b"").partition(b":")[2]
-        if original:
-            environment.pop(b"LD_LIBRARY_PATH_ORIG", None)
-            environment[b"LD_LIBRARY_PATH"] = original
+        for name in (b"LD_LIBRARY_PATH", b"TZ"):
+            original = environment.pop(name, b"").partition(b":")[2]
+            if original:
+                environment.pop(name + b"_ORIG", None)
+                environment[name] = original
     return environment
 
 

@@ -141,13 +141,18 @@ def launch_lines(program: str, installed: bool = False) -> str:
         return f". {shlex.quote(start)}"
     if hasattr(sys, "_MEIPASS") and program == os.path.realpath(program):  # this program, or a copy of it
         return _launch_frozen(program)
-    return f"reassert={shlex.quote(program)}"
+    return f"reassert={shlex.quote(program)}\n{_ZONE}"
 
 
 def start_text(program: str) -> str:
     """The content of the file `start` for a frozen program. `program`: its executable's real path."""
     head = "# Sourced by dispatchers: the installed version, and the environment that its bootloader would set."
     return f"{head}\n{_launch_frozen(program)}\n"
+
+
+_ZONE = 'export TZ="UTC0:${TZ-}"'
+"""UTC: Python opens /etc/localtime else, and would wait for a container that has a lease on it (fcntl(2)). `hook.start`
+undoes it."""
 
 
 def _launch_frozen(program: str) -> str:
@@ -158,7 +163,7 @@ def _launch_frozen(program: str) -> str:
     return (
         f"reassert={shlex.quote(program)}\n"
         'export _PYI_ARCHIVE_FILE="$reassert" _PYI_PARENT_PROCESS_LEVEL=0\n'
-        f'export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"'
+        f'export LD_LIBRARY_PATH={library}"${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}"\n{_ZONE}'
     )
 
 

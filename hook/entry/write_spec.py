@@ -109,7 +109,7 @@ def _hook(options: Options, where: "list[str]") -> "dict[str, object]":
 
     `where`: options that name the bundle and config.json.
     """
-    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC0"]
     if options.hook:  # a text file of hook/node/artifacts/front.py, which says where policy, store and events are
         command = [options.hook]
     else:

@@ -211,14 +211,14 @@ class PendingEvents:
                 self._writing.release()
 
     def write_aside(self) -> None:
-        """Write all events in a thread of its own. Raises RuntimeError if none can be started."""
-        threading.Thread(target=self.write, name="held", daemon=True).start()
+        """Write all events in a thread of its own. If none can be started, the thread that reads requests does it."""
+        with suppress(RuntimeError):
+            threading.Thread(target=self.write, name="held", daemon=True).start()
 
     def finish(self, seconds: float) -> None:
         """Write all events, also those that are held. Waits at most so long for it."""
         self.release()
-        with suppress(RuntimeError):  # the thread that reads requests writes them
-            self.write_aside()
+        self.write_aside()
         deadline = time.monotonic() + seconds
         while (self._waiting or self._writing.locked()) and time.monotonic() < deadline:
             time.sleep(0.002)

@@ -35,10 +35,13 @@ UNKNOWN, PERMISSION_DENIED, UNIMPLEMENTED = 2, 7, 12
 MESSAGE_LIMIT = 4 * 1024 * 1024
 """Bytes of the largest message that is read whole (ttrpc, messageLengthMax)."""
 
-SKIP_LIMIT = 64 * 1024 * 1024
+INCOMING_LIMIT = 1 << 24
+"""Bytes of the largest payload that a runtime sends (NRI before 0.7; maxPayloadSize of its mux)."""
+
+SKIP_LIMIT = INCOMING_LIMIT + 4096 - 10
 """Bytes of the largest message of which the plugin reads only the head. containerd 1.7 sends more than ttrpc allows
 for a container with much env and for many containers. Disconnecting there would let a pod author switch enforcement
-off."""
+off. Of a larger one it sends the first 4096 bytes with the header, and then nothing more on the connection."""
 
 _HEAD = 1024
 """Bytes of the head: a request's service and method come first and fit into it."""
@@ -60,9 +63,6 @@ PLUGIN, RUNTIME = 1, 2
 
 FRAME_LIMIT = 4096
 """Bytes of the largest payload that the plugin sends. A runtime closes the connection at a larger one."""
-
-INCOMING_LIMIT = 10 + 64 * 1024 * 1024
-"""Bytes of the largest payload that the plugin accepts: the largest message may come in one frame."""
 
 _FRAME = struct.Struct(">II")
 

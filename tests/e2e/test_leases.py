@@ -6,27 +6,34 @@ or fails with O_NONBLOCK.
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from pathlib import Path
 
 from e2e.support import POLICY, RUNTIMES, WANTED, Bundle, Node, Running
 
 TAKE = """
-import fcntl, signal, sys, time
-signal.signal(signal.SIGIO, signal.SIG_IGN)
+import fcntl, os, signal, sys, time
+def let_go(*_):
+    print("opened", flush=True)
+    fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+signal.signal(signal.SIGIO, let_go if sys.argv[2:] else signal.SIG_IGN)
 file = open(sys.argv[1], "rb")
 fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
 print("taken", flush=True)
-time.sleep(600)
+while True:
+    time.sleep(600)
 """
+"""With a second argument it only tells who opens the file."""
 
 
-def leasing(directory: Path, file: Path) -> Running:
-    """A container, past the wrapper, that takes a lease on a file of the node."""
+def leasing(directory: Path, file: Path, *more: str) -> Running:
+    """A container, past the wrapper, that takes a lease on a file of the node. `more`: arguments of TAKE."""
     bundle = Bundle(directory)
     for path in ("/usr", "/lib", "/lib64"):
         bundle.bind(path, path, "ro")
     bundle.bind(file.parent, "/mnt", "ro")
-    bundle.spec["process"].update(args=["/usr/bin/python3", "-c", TAKE, f"/mnt/{file.name}"], capabilities={})
+    bundle.spec["process"].update(args=["/usr/bin/python3", "-c", TAKE, f"/mnt/{file.name}", *more], capabilities={})
     bundle.save()
     return Running(RUNTIMES["runc"], bundle)
 
@@ -49,3 +56,24 @@ def test_starts_go_on_while_a_container_has_a_lease_on_the_compiled_policy(
     assert compiled.read_bytes() == before
     with Running(node.dispatcher(real), bundle) as running:
         assert WANTED in running.environ()
+
+
+def test_no_start_and_no_exec_opens_the_nodes_time_zone(node: Node, bundle: Bundle, directory: Path) -> None:
+    """Many pods have /etc/localtime as a read-only volume. crun itself opens it, runc does not."""
+    node.compile()
+    zone = directory / "zone" / "localtime"
+    zone.parent.mkdir()
+    shutil.copy("/etc/localtime", zone)
+    engine = directory / "engine"  # whose mount namespace has a time zone that no other process of the machine opens
+    inside = f'mount --bind {zone} /etc/localtime && exec {node.dispatcher(RUNTIMES["runc"])} "$@"'
+    engine.write_text(f'#!/bin/sh\nexec unshare --mount sh -c {shlex.quote(inside)} sh "$@"\n')
+    engine.chmod(0o755)
+    bundle.pod()
+    bundle.save()
+    with leasing(directory / "other", zone, "tells") as other:
+        other.wait_for("taken")
+        with Running(str(engine), bundle) as running:
+            assert WANTED in running.environ()  # by an exec
+        assert "opened" not in other.output()
+        zone.read_bytes()
+        other.wait_for("opened")

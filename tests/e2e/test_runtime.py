@@ -220,6 +220,13 @@ def test_an_empty_library_path_never_becomes_ours(call: RealRuntimeCall) -> None
     assert changes(direct, runtime) == ["- LD_LIBRARY_PATH="]
 
 
+@pytest.mark.parametrize("zone", ["Europe/Berlin", ":/etc/localtime", "UTC0:"])
+def test_the_real_runtime_gets_the_engines_time_zone(call: RealRuntimeCall, zone: str) -> None:
+    """Each has the dispatcher, which hides it from Python."""
+    direct, _, dispatcher = call.given(env={**BASE, "TZ": zone})
+    assert [line for line in changes(direct, dispatcher) if not line.startswith(SHELLS)] == []
+
+
 def test_the_real_runtime_gets_the_engines_descriptors(call: RealRuntimeCall) -> None:
     path = call.node.directory / "extra"
     with path.open("w") as extra:

@@ -40,7 +40,7 @@ def oci_hook(program: str, stage: str, file: str = "") -> dict[str, Any]:
     """
     if stage not in STAGES:
         raise ValueError(stage)
-    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC0"]
     command = [file] if file else ["reassert", "hook"]
     return {"path": file or program, "args": [*command, stage], "env": env, "timeout": SECONDS}
 

@@ -30,6 +30,14 @@ _VOLUMES = {
     "projected": "kubernetes.io~projected",
     "downwardAPI": "kubernetes.io~downward-api",
 }
+_OBJECTS = (
+    *("metadata", "spec", "template", "jobTemplate", "hostPath", "valueFrom", "fieldRef"),
+    *("configMapRef", "secretRef", "configMapKeyRef", "secretKeyRef"),
+)
+_OBJECT_LISTS = (
+    *(key for _, key in _LISTS),
+    *("volumes", "volumeClaimTemplates", "env", "envFrom", "volumeMounts", "volumeDevices"),
+)
 _PROPAGATION = {"HostToContainer": "rslave", "Bidirectional": "rshared"}
 _REFERENCE = re.compile(r"\$(\$|\([^()]*\))")
 
@@ -74,6 +82,7 @@ class Pod:
         self._secrets: dict[str, Mapping[str, str]] = {}
         pods: list[dict[str, Any]] = []
         for document in _flat(found):
+            _check_shape(document, error_path)
             kind = document.get("kind")
             name = str((document.get("metadata") or {}).get("name", ""))
             if kind == "ConfigMap":
@@ -97,7 +106,7 @@ class Pod:
 
     def containers(self) -> list[tuple[str, dict[str, Any]]]:
         """The type of each container, and the container."""
-        return [(kind, each) for kind, key in _LISTS for each in self.spec.get(key) or [] if isinstance(each, dict)]
+        return [(kind, each) for kind, key in _LISTS for each in self.spec.get(key) or []]
 
     def start(
         self, kind: str, container: dict[str, Any], given: Given, sees_annotations: bool = True
@@ -233,6 +242,18 @@ def _flat(found: list[Any]) -> Iterator[dict[str, Any]]:
             yield from _flat(document.get("items") or [])
         elif isinstance(document, dict):
             yield document
+
+
+def _check_shape(found: dict[str, Any], error_path: str) -> None:
+    """Raises PodProblem unless what is read as an object, or as a list of objects, is one."""
+    for key in (*_OBJECTS, *_OBJECT_LISTS):
+        value = found.get(key)
+        if value is not None and isinstance(value, list) != (key in _OBJECT_LISTS):
+            raise PodProblem(f"{error_path}: {key} is not {'a list' if key in _OBJECT_LISTS else 'an object'}")
+        for each in value if isinstance(value, list) else [] if value is None else [value]:
+            if not isinstance(each, dict):
+                raise PodProblem(f"{error_path}: {key} has something that is not an object")
+            _check_shape(each, error_path)
 
 
 def _template(document: dict[str, Any]) -> dict[str, Any] | None:

@@ -428,11 +428,16 @@ sys.stdin.read()
 """Passes the last descriptors of sockets whose close(2) waits for a reader."""
 
 
-def test_descriptors_whose_close_waits_hold_no_start_up(start: Cold) -> None:
+@pytest.mark.parametrize("uid", [0, 65534])
+def test_descriptors_whose_close_waits_hold_no_start_up(start: Cold, uid: int) -> None:
+    """Of a caller with CAP_DAC_OVERRIDE, with which root of a container that becomes another user finds the socket."""
     agent = start.agent
     assert not start.is_cold()
     agent.stop(signal.SIGSTOP)
-    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "/usr/bin/python3", "-c", LINGER, str(agent.socket)]
+    rights = ["--bounding-set=-all,+dac_override", "--inh-caps=-all,+dac_override"]
+    if uid:
+        rights += ["--ambient-caps=-all,+dac_override", f"--reuid={uid}"]
+    command = ["setpriv", *rights, "/usr/bin/python3", "-c", LINGER, str(agent.socket)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as sender:
         try:
             assert sender.stdout and sender.stdout.readline() == b"sent\n"

@@ -1,17 +1,20 @@
-"""An agent whose descriptors run out, and a program in its place that accepts no connection."""
+"""An agent whose descriptors or threads run out, and a program in its place that accepts no connection."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
-from e2e.support import POLICY, REASSERT
+from e2e.cri.client import wait_for
+from e2e.support import POLICY, REASSERT, need
 from hook.entry.protocol import STATUS
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -66,3 +69,43 @@ def test_a_program_in_its_place_that_accepts_no_connection(start: Cold) -> None:
         assert "another agent listens on this socket" in refused(start.agent)
         assert "another program uses this socket" in refused(start.agent)
         assert start.reason() == "busy"
+
+
+# -- threads
+
+
+def test_an_agent_that_gets_no_more_threads_goes_on(start: Cold) -> None:
+    """A container can use up all processes of the node. A thread closes the connection of a caller without proof."""
+    agent = start.agent
+    controller = Path("/sys/fs/cgroup/pids")
+    cgroup = (controller if controller.exists() else controller.parent) / f"reassert-tests-{os.getpid()}"
+    cgroup.mkdir()
+    try:
+        need((cgroup / "pids.max").exists(), "the controller pids of cgroups")
+        (cgroup / "cgroup.procs").write_text(str(agent.pid))
+        (cgroup / "pids.max").write_text("1")
+        command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "/usr/bin/python3", "-c", CALLER]
+        with subprocess.Popen([*command, str(agent.socket)], stdout=subprocess.PIPE) as caller:
+            assert caller.stdout and caller.stdout.readline() == b"answered\n"
+            wait_for(lambda: "max 0\n" not in (cgroup / "pids.events").read_text(), "a thread that was not started")
+            assert not start.is_cold()
+            (cgroup / "pids.max").write_text("max")
+            assert caller.wait(20) == 0
+        assert not start.is_cold()
+    finally:
+        agent.stop()
+        wait_for(lambda: not (cgroup / "cgroup.procs").read_text(), "an empty cgroup")
+        cgroup.rmdir()
+
+
+CALLER = """
+import select, socket, sys
+connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+connection.connect(sys.argv[1])
+connection.send(b"x")
+assert connection.recv(1 << 16)
+print("answered", flush=True)
+closed = select.poll()
+closed.register(connection, select.POLLRDHUP)
+closed.poll()
+"""

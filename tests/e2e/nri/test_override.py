@@ -11,7 +11,7 @@ import pytest
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, assert_no_annotation_steers_a_runtime, reserved_in
-from e2e.cri.images import HOSTILE, PLAIN
+from e2e.cri.images import HOSTILE, PLAIN, layout
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin, oldest
 from e2e.support import Node
@@ -171,6 +171,33 @@ def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin
         return reserved_in(container.environ()) == RESERVED
 
     wait_for(adjusted, "an adjusted container")
+
+
+@oldest
+@one_runtime
+def test_more_env_of_an_image_than_nri_can_send_at_all_holds_no_container_up(
+    start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd
+) -> None:
+    """containerd 1.7 then sends the beginning of the message, and nothing more on this connection."""
+    name, image = "reassert.test/long:1", containerd.directory / "long.tar"
+    image.write_bytes(layout(name, [f"LONG_{number}={'x' * 100_000}" for number in range(180)], b""))
+    containerd.ctr("image", "import", str(image))
+    image.unlink()
+    plugin = start_plugin()
+    pod, full = start_pod("bare"), start_pod("bare")
+    for number in range(12):  # the list of all containers is as long
+        full.create(name=f"long-{number}", env=long_env(1_500_000)[: -len(ENV)])
+    with pytest.raises(CriError, match="message too long"):
+        pod.create(name="long", image=name)
+
+    def violations() -> int:
+        return sum(line["event"] == "nri.violation" for line in plugin.said())
+
+    wait_for(lambda: violations() > 1, "the end of a second connection", plugin.output.read_text)
+    full.remove()
+    plugin.wait_until_connected(2)
+    container = pod.run(name="next", env=[("NVIDIA_VISIBLE_DEVICES", "all")])
+    assert reserved_in(container.environ()) == RESERVED, plugin.said()
 
 
 @pytest.mark.parametrize("runtime", ["crun"])

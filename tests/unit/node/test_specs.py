@@ -93,7 +93,7 @@ def test_every_entry_has_what_past_holes_ask_for(stage: str) -> None:
     entry = oci_hook(PROGRAM, stage)
     assert entry["path"] == PROGRAM
     assert entry["args"] == ["reassert", "hook", stage]
-    assert entry["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+    assert entry["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC0"]
     assert entry["timeout"] == 30
 
 

@@ -51,7 +51,7 @@ def test_our_frames_are_small_and_lose_nothing(data: bytes) -> None:
 @pytest.mark.parametrize(
     ("header", "why"),
     [
-        (struct.pack(">IIBB", ttrpc.SKIP_LIMIT + 1, 1, 1, 0), "a message of 67108865 bytes"),
+        (struct.pack(">IIBB", ttrpc.SKIP_LIMIT + 1, 1, 1, 0), "a message of 16781303 bytes"),
         (struct.pack(">IIBB", 0, 1, 3, 0), "a message of type 3"),
         (struct.pack(">IIBB", 0, 1, 0, 0), "a message of type 0"),
     ],
@@ -86,7 +86,7 @@ def test_answer_is_encoded_as_protobuf_does(size: int) -> None:
 def test_nothing_is_kept_of_what_is_skipped() -> None:
     streams = ttrpc.Streams()
     header = struct.pack(">IIBB", ttrpc.SKIP_LIMIT, 1, ttrpc.REQUEST, 0)
-    streams.feed(struct.pack(">II", PLUGIN, ttrpc.SKIP_LIMIT + 10))
+    streams.feed(struct.pack(">II", PLUGIN, ttrpc.INCOMING_LIMIT))
     tracemalloc.start()
     for piece in (header, *[bytes(1 << 16)] * 100):
         assert streams.feed(piece) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from hook.core.base.errors import Undecided
+from hook.core.base.system import own_command
 from hook.core.container.cdi import CONVERTED, DIRECTORIES, convert_all, edits_of_devices, env_of
 from hook.node.workers import apart
 
@@ -142,6 +144,15 @@ def test_yaml_that_cannot_be_read_is_undecided(root_dir: Path) -> None:
     path.write_text(f"kind: {GPU}\ndevices: [")
     with pytest.raises(Undecided, match=r"CDI spec .*/gpu.yaml: "):
         env(root_dir, "a")
+
+
+@pytest.mark.parametrize("text", ["[", "a: 2026-13-40", "{2026-01-01: a}", "&a [*a]", "9" * 5000, "[" * 2000])
+def test_yaml_that_cannot_be_converted_is_told_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "gpu.yaml").write_text(text)
+    command = [*own_command(), "cdi", "convert", str(tmp_path / "gpu.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"reassert: {tmp_path}/gpu.yaml: ")
 
 
 @pytest.mark.parametrize(
