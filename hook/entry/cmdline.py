@@ -141,7 +141,7 @@ class Invocation:
             # runc moves an option to the front without the `-` or `--` after it. There it takes another word as its
             # value.
             ends = option.end == len(self.arguments) and given[1:] in ([], ["-"])
-            lacks = (ends or given[1:] == ["--"]) and given[0].lstrip("-") in (option.name, option.name[0])
+            lacks = given[1:] == ["--"] or (ends and given[0].lstrip("-") in (option.name, option.name[0]))
             if lacks and option.name in _OPTIONS.get(self.verb, _CREATE)[0].split():
                 return f"the option {named(given[0])} has no value"
         for option in self.options:

@@ -227,6 +227,7 @@ def test_the_page_has_the_table_of_verbs() -> None:
         ("create -t --", "-- may be a value of the unknown option -t"),  # for runc, -t is the id
         ("run -bb0 --", "-- may be a value of the unknown option -bb0"),
         ("restore --unknown=x --", "-- may be a value of the unknown option --unknown=x"),
+        ("run -db --", "the option -db has no value"),  # for runc, -db is the id
         ("create --", ""),
         ("create -bb0 -- ID", ""),
         ("update --resources - ID", ""),
