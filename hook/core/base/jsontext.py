@@ -224,7 +224,10 @@ def encode_strings(values: "list[str]") -> str:
 
 
 def encode(value: object) -> str:
-    """Compact JSON in ASCII. Raises TypeError for a value that JSON has no form for."""
+    """Compact JSON in ASCII. Raises TypeError for a value that JSON has no form for, ValueError for an infinite number.
+
+    `parse` reads 1e999 as one; no member of the OCI specification is a fraction or has an exponent.
+    """
     return "".join(_encode(value, 0))
 
 
