@@ -245,8 +245,7 @@ static enum answer ask(const char *path, struct frame *frame, int passed, const 
 	}
 	if (answer == COLD)
 		reason = memcpy(told, *rest, strnlen(*rest, sizeof told - 1));
-	close(ready.fd);
-	return answer;
+	return answer; /* execve(2) closes all three descriptors */
 }
 
 static void say(const char *text)
@@ -306,7 +305,6 @@ int main(int argc, char **argv, char **environment)
 	const int file = openat(AT_FDCWD, script, O_RDONLY | O_CLOEXEC); /* musl's open(2) calls fcntl(2) too */
 	if (file < 0 || read(file, text, HEADER) <= 0 || !read_setup(text, &setup))
 		return cold(count, script, argv + 2, environment);
-	close(file);
 	argv[1] = vector[0] = (char *)setup.real;
 	reason = "exec";
 	enum answer answer = GO;
@@ -315,7 +313,6 @@ int main(int argc, char **argv, char **environment)
 		reason = "request";
 		const int passed = setup.real ? openat(AT_FDCWD, ".", O_PATH | O_DIRECTORY | O_CLOEXEC) : copy_of_stdin();
 		answer = passed >= 0 ? ask(setup.socket, &frame, passed, &rest, &size) : COLD;
-		close(passed);
 		reason = answer == COLD ? reason : "exec";
 	}
 	if (answer == REFUSED)

@@ -242,11 +242,14 @@ class Front:
         self.file.chmod(0o755)
 
     def run(
-        self, *arguments: str, stdin: bytes = b"the state", answer: bytes | None = None, user: int = 0
+        self, *arguments: str, stdin: bytes = b"the state", answer: bytes | None = None, user: int = 0, by: str = ""
     ) -> tuple[int, bytes, bytes]:
-        """Exit status, standard output and error. `answer`: of the agent that listens as `user`; None: nobody does."""
+        """Exit status, standard output and error.
+
+        `answer`: of the agent that listens as `user`; None: nobody does. `by`: a program that executes front.
+        """
         environment = {"XDG_RUNTIME_DIRECTORY": "no", "XDG_RUNTIME_DIR": "/run/user/0", "PATH": os.defpath}
-        command = [str(self.file), *arguments]
+        command = [*by.split(), str(self.file), *arguments]
         if answer is None:
             done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
             return done.returncode, done.stdout, done.stderr
@@ -325,6 +328,15 @@ def test_an_agent_of_another_user_is_not_obeyed(tmp_path: Path, front: Path) -> 
     assert hook.run("x", answer=protocol.go())[0] == 0
     for answer in (protocol.go(), protocol.changed(["create", "0b"]), protocol.refused(0, "why\n")):
         assert hook.run("x", answer=answer, user=65534) == (7, b"--cold=peer|x|the state", b"")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(
+    "by", ["unshare --mount", pytest.param("unshare --user --map-root-user", marks=pytest.mark.users)]
+)
+def test_an_agent_in_other_namespaces_is_not_obeyed(tmp_path: Path, front: Path, by: str) -> None:
+    cold = (7, b"--cold=peer|x|the state", b"")
+    assert Front(tmp_path, front).run("x", answer=protocol.refused(0, "why\n"), by=by) == cold
 
 
 @pytest.mark.root
