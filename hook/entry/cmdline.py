@@ -9,6 +9,10 @@ update.go; crun's src/*.c, tables of options; youki's crates/liboci-cli; runsc's
 
 from hook.core.base.errors import named
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 GLOBAL_VALUES = ("log", "log-format", "root", "criu", "cgroup-manager", "log-level", "rootless")
 GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "version", "no-pivot")
 """Options before the verb, with a value and without. _MORE_GLOBAL_VALUES has those of runsc and youki alone."""
@@ -141,16 +145,16 @@ class Invocation:
             # runc moves an option to the front without the `-` or `--` after it. There it takes another word as its
             # value.
             ends = option.end == len(self.arguments) and given[1:] in ([], ["-"])
-            lacks = given[1:] == ["--"] or (ends and given[0].lstrip("-") in (option.name, option.name[0]))
+            lacks = (ends or given[1:] == ["--"]) and given[0].lstrip("-") in (option.name, option.name[0])
             if lacks and option.name in _OPTIONS.get(self.verb, _CREATE)[0].split():
                 return f"the option {named(given[0])} has no value"
         for option in self.options:
             after = self.arguments[option.end : option.end + 1]
-            unclear = not option.known and after and (self.verb in ("exec", "update") or after[0].startswith("-"))
-            # runc takes an option that its verb does not have for the id, if `--` follows and nothing else.
-            if unclear or (after == ["--"] and not self.container_id):
+            if not option.known and after and (self.verb in ("exec", "update") or after[0].startswith("-")):
                 return f"{named(after[0])} may be a value of the unknown option {named(self.arguments[option.begin])}"
-        return ""
+        # runc takes an option that its verb does not have for the id, if `--` follows and nothing else.
+        lacks_id = self.options and not self.container_id and self.arguments[-1] == "--"
+        return "no container id before --" if lacks_id else ""
 
     def starts_nothing(self) -> bool:
         """Whether the command changes nothing: by its verb, a help or version option, or a missing container id.
@@ -166,21 +170,21 @@ class Invocation:
         asked = [o for o in self.globals if o.name in _GLOBAL_HELP] + [o for o in self.options if o.name in _HELP]
         return any("=" not in self.arguments[option.begin] for option in asked)
 
-    def last(self, name: str) -> "Option | None":
-        """An option of the verb; the last one of this name."""
-        for option in reversed(self.options):
+    def last(self, name: str, before: "Sequence[Option]" = ()) -> "Option | None":
+        """The last option of this name, of `before` and those of the verb."""
+        for option in reversed([*before, *self.options]):
             if option.name == name:
                 return option
         return None
 
-    def value(self, name: str) -> "str | None":
-        """The value of an option of the verb; the last one counts."""
-        option = self.last(name)
+    def value(self, name: str, before: "Sequence[Option]" = ()) -> "str | None":
+        """The value of the last option of this name, of `before` and those of the verb."""
+        option = self.last(name, before)
         return option.value if option else None
 
     def global_value(self, name: str) -> "str | None":
         """The value of a global option; the last one counts. runc 1.5 takes them behind the verb too (urfave/cli 3)."""
-        return next((option.value for option in reversed(self.globals + self.options) if option.name == name), None)
+        return self.value(name, self.globals)
 
 
 def _options(

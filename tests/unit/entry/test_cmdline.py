@@ -224,10 +224,11 @@ def test_the_page_has_the_table_of_verbs() -> None:
         ("create -bb0 --pid-file -- ID", "the option --pid-file has no value"),
         ("create -bb0 --pid-file -", "the option --pid-file has no value"),
         ("create -db b0 --pid-file", "the option --pid-file has no value"),
-        ("create -t --", "-- may be a value of the unknown option -t"),  # for runc, -t is the id
-        ("run -bb0 --", "-- may be a value of the unknown option -bb0"),
-        ("restore --unknown=x --", "-- may be a value of the unknown option --unknown=x"),
-        ("run -db --", "the option -db has no value"),  # for runc, -db is the id
+        ("create -t --", "no container id before --"),  # for runc, -t is the id
+        ("run -bb0 --", "no container id before --"),
+        ("restore --unknown=x --", "no container id before --"),
+        ("run -db --", "no container id before --"),
+        ("-- create --log-level --", "no container id before --"),
         ("create --", ""),
         ("create -bb0 -- ID", ""),
         ("update --resources - ID", ""),
