@@ -466,6 +466,7 @@ UNREACHED: dict[str, str] = {
     "reserve/__init__.py PlaceMount.conflict": _ONE,
     "decide.py _complete": "loops over the edits of one draft, of which an event has at most 64",
     "linux/look.py look_at_node_paths": _MOUNTED,
+    "linux/lookdevices.py _are_delegated": "one pass over the node's mounts",
     "linux/look.py reached": "one pass over the mounts, and over a fixed list of paths",
     "linux/look.py _ways": "one pass over the mounts that a path lies behind",
     "linux/look.py places_of": "one pass over a fixed list of paths",

@@ -75,9 +75,9 @@ class Process:
             pass
 
     def close(self) -> None:
+        self.notified.close()  # else what nobody has read holds the last notification up
         self.process.terminate()
         self.process.wait(20)
-        self.notified.close()
         self.runtime.close()
 
 
