@@ -65,12 +65,12 @@ def test_a_seed_is_the_same_run_again() -> None:
     ],
 )
 def test_a_bug_that_is_put_back_is_found(bug: str, symptom: str, tmp_path: Path) -> None:
-    """By one of four seeds; most bugs by each."""
+    """Most bugs by each seed; the rarest by one of six. Any change of the code shifts what a seed does."""
     for directory in ("hook", "packaging/front"):
         shutil.copytree(ROOT / directory, tmp_path / directory, ignore=shutil.ignore_patterns("__pycache__"))
     patch = (HERE / "mutants" / f"{bug}.patch").read_text()
     subprocess.run(["patch", "-p1", "--quiet"], cwd=tmp_path, input=patch, text=True, check=True)
-    runs = (run("--seed", seed, "--steps", 50_000, "--tree", tmp_path) for seed in (2, 4, 1, 3))
+    runs = (run("--seed", seed, "--steps", 50_000, "--tree", tmp_path) for seed in range(1, 31))
     done = next((done for done in runs if done.returncode), None)
     assert done is not None, "no seed finds it"
     assert done.returncode == 1, done.stdout + done.stderr
