@@ -219,6 +219,8 @@ def cmdline(data: bytes) -> None:  # noqa: PLR0912  # the cases of one property
     for runtime in ("runc", "crun", "runsc"):
         if runtime == "crun" and of_state and invocation.global_value("rootless") is not None:
             continue  # crun 1.8.1 takes the value of --rootless for that of --root
+        if runtime == "crun" and any(arguments[one.begin][1:].startswith(one.name) for one in invocation.options):
+            continue  # -bundle: a long option for Go's flags, and -b undle for getopt
         said = _said(runtime, tuple(arguments), cwd)
         if starts_nothing:
             assert not (broken and _BROKEN.search(said)), f"{runtime} reads a config.json: {arguments}: {said}"

@@ -37,6 +37,7 @@ class Wrapper:
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.config = directory, directory / "bundle" / "config.json"
+        self.flags: list[str] = []
         self.config.parent.mkdir()
         self.policy = directory / "policy.yaml"
         self.policy.write_text(document(CA))
@@ -50,7 +51,12 @@ class Wrapper:
         self.real.chmod(0o755)
 
     def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
-        where = [f"--policy={self.policy}", f"--store={self.directory}/s", f"--events={self.directory}/events.jsonl"]
+        where = [
+            *self.flags,
+            f"--policy={self.policy}",
+            f"--store={self.directory}/s",
+            f"--events={self.directory}/events.jsonl",
+        ]
         command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "runtime", "--real", str(self.real), *where]
         options = {"env": ENGINE, "cwd": self.directory, **options}
         # `options` are any of subprocess.run's, which its overloads cannot follow
@@ -300,6 +306,14 @@ def test_what_cannot_be_corrected_is_refused(wrapper: Wrapper, line: str) -> Non
     assert result.stderr.startswith("reassert: refused ")
     [event] = (wrapper.directory / "events.jsonl").read_text().splitlines()
     assert json.loads(event)["event"] == "container.denied"
+
+
+@pytest.mark.parametrize(("flags", "cold"), [([], None), (["--cold=timeout"], "timeout")])
+def test_event_says_why_a_start_is_cold(wrapper: Wrapper, flags: list[str], cold: str | None) -> None:
+    wrapper.flags = flags
+    wrapper.create()
+    [event] = map(json.loads, (wrapper.directory / "events.jsonl").read_text().splitlines())
+    assert (event["start"], event.get("cold")) == ("cold", cold)
 
 
 @pytest.mark.parametrize("env", [{}, {"env": None}, {"env": []}])

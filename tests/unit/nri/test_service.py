@@ -297,3 +297,16 @@ def test_edit_of_the_policy_is_compiled_and_shown_before_a_container_needs_it(pr
     assert 0 < first < second
     Path(path).write_text("broken: [")
     assert shown(in_force(edit), "reassert_policy_held_back 1.0") == second
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--socket=/" + "s" * 107, "--socket takes an absolute path of at most 107 bytes, not '/sss"),
+        ("--plugin-index=x", "--plugin-index takes two digits, not 'x'"),
+    ],
+)
+def test_option_that_cannot_be_is_told(option: str, said: str) -> None:
+    command = [sys.executable, str(ROOT / "hook/__main__.py"), "nri", option]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr

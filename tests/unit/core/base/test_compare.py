@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+from fnmatch import fnmatchcase
 
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hook.core.base.compare import clean, cleaned, is_below
+from hook.core.base.compare import clean, cleaned, glob_match, is_below
+from unit.support import examples
 
 paths = st.text("ab./", max_size=10)
 
@@ -33,3 +35,10 @@ def test_many_are_cleaned_as_each_is(many: list[str]) -> None:
 def test_path_is_below_another_where_its_parts_begin_with_it(path: str, parent: str) -> None:
     mine, theirs = [part for part in path.split("/") if part], [part for part in parent.split("/") if part]
     assert is_below(path, parent) == (len(mine) > len(theirs) and mine[: len(theirs)] == theirs)
+
+
+@examples(500)
+@given(st.text("ab?*", max_size=8), st.text("ab", max_size=8))
+@example("*a?b*", "aabb")
+def test_a_glob_matches_what_fnmatch_matches(pattern: str, text: str) -> None:
+    assert glob_match(pattern, text) == fnmatchcase(text, pattern)
