@@ -226,3 +226,15 @@ def test_who_is_to_blame_for_what_hangs(more: dict[str, str]) -> None:
         "file": {True},
         "mounts": {False},
     }
+
+
+@pytest.mark.parametrize("there", [[], ["/etc/ssl: why"]])
+def test_what_the_container_can_make_writable_is_in_its_event(root_dir: Path, there: list[str]) -> None:
+    def act(decided: Plan, target: object) -> Done:
+        done = Done(CONFIG)
+        done.remountable = there
+        return done
+
+    event = said(Node(root_dir, CA).settle("CA=/evil", act=act))
+    assert event.get("remountable", []) == there
+    assert ("remountable" in event) is bool(there)
