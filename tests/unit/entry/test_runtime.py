@@ -18,6 +18,7 @@ from hook.entry import runtime
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.exec import ExecCaller, handle
+from hook.entry.help import ended
 from hook.entry.write_spec import ANNOTATION, read, stamp
 from unit.support import ROOT, config, document
 
@@ -355,3 +356,8 @@ def test_a_config_that_is_not_what_was_written_is_refused(wrapper: Wrapper, lost
     options = Options(arguments, ("real", "hook"))
     with pytest.raises(Refused, match=r"config\.json does not contain what was written to it$"):
         runtime.passed_on(options, Invocation(options.rest or []), Losing({}, options.cold))
+
+
+def test_error_of_a_command_is_one_line_for_the_engine(capfd: pytest.CaptureFixture[str]) -> None:
+    assert ended(Refused("no\nmore"), ["runtime", "--", "create"]) == 1
+    assert capfd.readouterr().err == "reassert: no\\nmore\n"
