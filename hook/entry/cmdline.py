@@ -168,7 +168,8 @@ class Invocation:
         if not self.container_id:
             return True
         asked = [o for o in self.globals if o.name in _GLOBAL_HELP] + [o for o in self.options if o.name in _HELP]
-        return any("=" not in self.arguments[option.begin] for option in asked)
+        # With a value, as in `-h -h=false`, the last one counts for Go's flags.
+        return bool(asked) and all("=" not in self.arguments[option.begin] for option in asked)
 
     def last(self, name: str, before: "Sequence[Option]" = ()) -> "Option | None":
         """The last option of this name, of `before` and those of the verb."""

@@ -124,6 +124,8 @@ EDITED = [
     "--unknown -h run",
     "--unknown --version run",
     "--rootless state run",
+    "--help --help=false run",
+    "run -h -h=false",
 ]
 REFUSED = [
     "--unknown ptrace run",
