@@ -11,9 +11,9 @@
 #                                     configuration is not changed
 #   sudo ./install.sh --demo --runtime runsc     the same under gVisor's runsc, or under crun
 #
-# Other options go to `reassert node install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
-# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --prefix DIR, --no-probe,
-# --metrics ADDRESS, --textfile DIR. In a checkout, if dist/ has no program or one that is older than its sources, it is built first;
+# Other options go to `reassert install` (or uninstall): --engine containerd|crio|docker|podman|k3s|rke2,
+# --adapter runtime,nri,hook,cdi, --no-unit, --no-agent, --runtime-class NAME, --no-probe, --metrics ADDRESS,
+# --textfile DIR. In a checkout, if dist/ has no program or one that is older than its sources, it is built first;
 # missing build tools are installed with apt. The archive of a release has the program: nothing is built or downloaded.
 # Exit status: 0 success, 1 failed and everything was restored, 2 wrong usage, 3 (of --demo) containers cannot run here.
 set -eu
@@ -72,12 +72,12 @@ case ${1-} in
   ;;
 "" | --*)
   if [ -e /usr/lib/reassert/start ]; then
-    echo "install.sh: the package of reassert is installed on this node, and a node has one installation; run 'reassert node install', or remove the package first" >&2
+    echo "install.sh: the package of reassert is installed on this node, and a node has one installation; run 'reassert install', or remove the package first" >&2
     exit 1
   fi
   build
-  dist/reassert/reassert node install "$@"
-  case " $* " in *" --dry-run "* | *" --prefix"*) exit 0 ;; esac # below a prefix, `reassert man` and `completion` print them
+  dist/reassert/reassert install "$@"
+  case " $* " in *" --dry-run "*) exit 0 ;; esac
   extras install dist/reassert/reassert /usr/local
   ;;
 *)

@@ -8,9 +8,12 @@ if not __package__ and not hasattr(sys, "_MEIPASS"):  # unfrozen and run by its 
 
 def main() -> None:
     """The command `reassert`."""
-    from hook.start import start
+    from hook.entry import COMMANDS
 
-    start(sys.argv[1:])
+    if len(sys.argv) > 1 and sys.argv[1] in COMMANDS:  # unfrozen: packaging/frozen_start.py starts these
+        from hook.start import start
+
+        start(sys.argv[1:])
     import gc
 
     gc.disable()  # until the command begins: of what is imported for it, nothing is garbage

@@ -8,25 +8,25 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hook import __version__
+from hook.compile.source import PolicyInvalid
 from hook.core import events
 from hook.core.base.errors import ReassertError, Usage, describe
 from hook.core.base.system import discard_output
-from hook.core.base.text import printable
 from hook.core.policy import store
-from hook.core.policy.source import PolicyInvalid
-from hook.entry.parser import Parser, add_policy_options
-from hook.start import start
+from hook.entry import COMMANDS
+from hook.resident import oplog
+from hook.resident.parser import Parser, add_log_options, add_policy_options
+from hook.resident.terminal import columns, line
 
 if TYPE_CHECKING:
-    from hook.core.metrics import NoMetrics
-    from hook.core.policy.model import Policy
+    from hook.resident.metrics import NoMetrics
 
 AGENT_SOCKET = "/run/reassert/agent/agent.sock"
 """The agent's socket unless the command line names another."""
@@ -36,59 +36,70 @@ NRI_SOCKET = "/var/run/nri/nri.sock"
 
 _DESCRIPTION = "Enforce the env and mounts that a node reserves, before a container starts."
 _PROGRAM_HELP = "absolute path by which engines call reassert (default: the path of this program)"
-_SECTIONS = {
-    "a policy": ("policy", "explain"),
-    "this node": ("node", "trust"),
-    "what happens on it": ("audit", "report", "events", "doctor"),
-    "called by engines and systemd": ("runtime", "hook", "nri", "agent"),
-    "files": ("dispatcher", "cdi", "completion", "man"),
+_SECTIONS: dict[str, tuple[str, ...]] = {
+    "this node": ("install", "status", "verify", "uninstall"),
+    "a policy": ("policy", "explain", "trust"),
+    "what happens on it": ("audit", "report", "events"),
 }
 """The commands as --help groups them."""
 
+_PLUMBING: dict[str, tuple[str, ...]] = {
+    "called by engines and systemd": ("runtime", "hook", "nri", "agent", "policy compile"),
+    "files": ("dispatcher", "cdi", "completion", "man"),
+}
+"""The commands that `reassert help --all` adds: no person types them."""
+
+_ALIASES = ("node", "doctor")
+"""Commands that no help shows: `status` is `status`, `doctor` is `status --all`."""
+
 _OF_ENGINES = {
     "runtime": "OCI runtime wrapper",
-    "hook": "OCI hook, and podman's hook stage precreate",
+    "hook": "OCI hook",
     "nri": "NRI plugin; also the command if a runtime starts reassert from its NRI plugin directory",
+    "policy compile": "compile the policy file now; otherwise the next container start does it",
 }
 
 _EXAMPLES = """examples:
-  reassert policy check draft.yaml                       every error, with line and column
-  reassert explain pod.yaml --policy draft.yaml          what the draft makes of a pod
-  sudo reassert policy diff --running OLD NEW            which running containers would change
-  sudo reassert node install --dry-run                   what an install would write
-  sudo reassert status                                   the same as `reassert node status`
-  reassert help node verify                              the same as `reassert node verify --help`
+  reassert policy check draft.yaml               each error, with its line
+  reassert explain pod.yaml --policy draft.yaml  what a draft makes of a pod
+  sudo reassert audit --policy draft.yaml        what it would change here
+  sudo reassert install --dry-run                what an install would write
+  reassert help verify                           the same as `verify --help`
+  reassert help break-glass                      nothing starts: what now
+  reassert help --all                            also what engines call
 """
 
 
 class _Commands(Parser):
     """The parser of all commands."""
 
-    def format_help(self) -> str:
+    def format_help(self, sections: Mapping[str, Collection[str]] = _SECTIONS) -> str:
         """Returns the help with the commands in groups, and examples."""
         from textwrap import wrap
 
         (commands,) = [each for each in self._actions if isinstance(each, argparse._SubParsersAction)]
         helps = {each.dest: str(each.help) for each in commands._choices_actions} | _OF_ENGINES
         lines = [self.format_usage(), str(self.description), ""]
-        for title, names in _SECTIONS.items():
-            lines.append(f"{title}:")
-            for name in [name for name in names if name in helps]:
-                lines += wrap(helps[name], 100, initial_indent=f"  {name:<12}", subsequent_indent=" " * 14)
-            lines.append("")
+        for title, names in (_SECTIONS | _PLUMBING if IS_CORE else sections).items():
+            known = [name for name in names if name in helps]
+            lines += [f"{title}:"] if known else []
+            for name in known:
+                lines += wrap(helps[name], 79, initial_indent=f"  {name:<11} ", subsequent_indent=" " * 14)
+            lines += [""] if known else []
         return "\n".join([*lines, "options: -h, --help; --version", "", "" if IS_CORE else _EXAMPLES])
 
 
 def _meant(arguments: list[str]) -> list[str]:
-    """The arguments with `help`, `version` and `status` replaced by what they stand for."""
+    """The arguments with `help` and `version` replaced by what they stand for."""
     match arguments:
         case ["help", *words]:
-            start([*words, "--help"])  # returns if it is not a command of the start path
+            if words and words[0] in COMMANDS:
+                from hook.start import start
+
+                start([*words, "--help"])
             return [*words, "--help"]
         case ["version"]:
             return ["--version"]
-        case ["status", *options] if not IS_CORE:
-            return ["node", "status", *options]
     return arguments
 
 
@@ -96,16 +107,26 @@ def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 success, 1 an error or a problem found, 2 wrong usage."""
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts the programs of its NRI plugin directory without arguments
+    typed = shlex.join(["reassert", *arguments])
+    if arguments == ["help", "--all"]:
+        print(command_line(()).format_help(_SECTIONS | _PLUMBING), end="")
+        return 0
+    if arguments == ["help", "break-glass"] and not IS_CORE:
+        from hook.ops.break_glass import page
+
+        print(page(), end="")
+        return 0
     arguments = _meant(arguments)
     os.environ["LANGUAGE"] = "C"  # else argparse looks for translations of each word, in several directories
     parser = command_line(arguments[:1])
     try:
         options = parser.parse_args(arguments)
-        if not hasattr(options, "run"):
-            parser.print_help()
+        if not hasattr(options, "run"):  # a group without one of its commands, or no command
+            parser.of(arguments).print_help()
             return 2
+        options.typed = typed
         gc.enable()
-        status: int = options.run(options)
+        status = _run(options, arguments)
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
@@ -115,21 +136,48 @@ def main(arguments: list[str]) -> int:
         discard_output()
         return 1
     except Usage as error:
-        print(printable(f"reassert: {error}"), file=sys.stderr)
+        _say_error(f"reassert: {error}")
         return 2
     except PolicyInvalid as error:
         for problem in error.problems:
-            print(problem.at(error.path), file=sys.stderr)
+            _say_error(problem.at(error.path))
         return 1
     except (ReassertError, OSError) as error:
-        print(printable(f"reassert: {describe(error)}"), file=sys.stderr)
-        if getattr(error, "outcome", ""):
-            print(error.outcome, file=sys.stderr)  # type: ignore[union-attr]  # a NodeError, imported with its command
+        _tell(error, parser.of(arguments).prog.removeprefix("reassert "))
         try:
             sys.stdout.flush()
         except OSError:  # a full disk: without this, Python reports the error again at exit
             discard_output()
         return 1
+    finally:
+        oplog.close()
+
+
+def _run(options: argparse.Namespace, arguments: list[str]) -> int:
+    """Runs a command, with its operation log if it has one. A service says itself when it starts and stops."""
+    if hasattr(options, "log_format"):
+        oplog.configure(options.log_format, options.log_level, options.resident)
+    if not oplog.is_active() or options.resident:
+        return int(options.run(options))
+    oplog.info("command.started", version=__version__, arguments=shlex.join(arguments))
+    status = int(options.run(options))
+    oplog.info("command.ended", status=status)
+    return status
+
+
+def _tell(error: ReassertError | OSError, command: str) -> None:
+    """Says why a command failed: in the operation log, if there is one."""
+    outcome = getattr(error, "outcome", None) or None  # of a NodeError, imported with its command
+    if oplog.is_active():
+        oplog.error("command.failed", command=command, exc_info=error, outcome=outcome)
+        return
+    _say_error(f"reassert: {describe(error)}")
+    if outcome:
+        _say_error(outcome)
+
+
+def _say_error(text: str) -> None:
+    print(line(text, columns("", sys.stderr), 2), file=sys.stderr)
 
 
 GROUPS: dict[str, tuple[str, str]] = {
@@ -142,13 +190,25 @@ GROUPS: dict[str, tuple[str, str]] = {
         "print the decision about a container, with the reasons; changes nothing",
         "hook.ops.explain:add_commands",
     ),
-    "node": (
-        "configure this node's container engine to call reassert, verify it, and undo it",
-        "hook.node.command:add_commands",
+    "install": (
+        "wire reassert into this node's container engine; if a step fails, every change is undone",
+        "hook.ops.node:add_install",
     ),
+    "status": (
+        "show what is in force on this node, and which command fixes what is wrong",
+        "hook.ops.health.command:add_status",
+    ),
+    "verify": (
+        "start a normal and a hostile test container under each handler and show what they got",
+        "hook.ops.node:add_verify",
+    ),
+    "uninstall": (
+        "remove reassert from the engines and restore every file that install changed",
+        "hook.ops.node:add_uninstall",
+    ),
+    "node": ("the same commands under their earlier names", "hook.ops.node:add_commands"),
     "audit": (
-        "compare every running container with the policy in force; exit status 0: all are in policy, 1: one is not, "
-        "2: one could not be looked at",
+        "compare every running container with the policy in force",
         "hook.ops.audit.command:add_commands",
     ),
     "report": (
@@ -157,8 +217,8 @@ GROUPS: dict[str, tuple[str, str]] = {
     ),
     "events": ("print the event log with its rotated files, and follow it", "hook.ops.events.command:add_commands"),
     "doctor": (
-        "say on one page whether this node is well, and which command fixes what is not",
-        "hook.ops.doctor.command:add_commands",
+        "the same as `reassert status --all`",
+        "hook.ops.health.command:add_doctor",
     ),
     "completion": ("print the completion script of a shell", "hook.ops.shell:add_completion"),
     "man": ("print the manual page of a command", "hook.ops.shell:add_man"),
@@ -171,18 +231,22 @@ IS_CORE = find_spec("hook.ops") is None
 """Whether this is the build without hook.ops and hook.node (`packaging/build.sh --core`)."""
 
 if IS_CORE:
-    GROUPS = {"policy": ("compile the policy", "hook.entry.compile:add_only_compile")}
+    GROUPS = {"policy": ("compile the policy", "hook.compile.command:add_only_compile")}
 
 
-def command_line(words: Collection[str]) -> argparse.ArgumentParser:
+def _exits(command: str) -> str | None:
+    from hook.ops.exits import told
+
+    return told(command) or None
+
+
+def command_line(words: Collection[str]) -> _Commands:
     """The parser of all commands. A group's own commands are in it if `words` has its name."""
     parser = _Commands("reassert", usage="reassert COMMAND [options]", description=_DESCRIPTION, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"reassert {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="reassert", parser_class=Parser)
 
-    cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(
-        title="commands", metavar="COMMAND", required=True
-    )
+    cdi = commands.add_parser("cdi", help="CDI specs").add_subparsers(title="commands", metavar="COMMAND")
     if not IS_CORE:
         generate = cdi.add_parser(
             "generate", help="print a CDI spec of the policy in force, for containers that request it"
@@ -201,11 +265,11 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
     )
 
     for word, (text, where) in GROUPS.items():
-        group = commands.add_parser(word, help=text)
-        group.set_defaults(old_files=_old_files, record_drift=_record_drift)
+        group = commands.add_parser(word, help=text, is_listed=word not in _ALIASES)
         if word in words:
             module, _, function = where.partition(":")
             getattr(import_module(module), function)(group)
+            group.epilog = None if IS_CORE else _exits(word)
 
     agent = commands.add_parser(
         "agent", help="run as a service that answers container starts in place of new processes"
@@ -220,10 +284,7 @@ def command_line(words: Collection[str]) -> argparse.ArgumentParser:
         "--nri-socket", metavar="PATH", default=NRI_SOCKET, help="with --nri: NRI socket (default: %(default)s)"
     )
     _add_resident_options(agent)
-    if not IS_CORE:
-        agent.add_argument("--status", action="store_true", help="print what the running agent has answered, and exit")
-        agent.add_argument("-o", "--output", choices=("table", "json"), default="table", help="with --status")
-    agent.set_defaults(run=_agent, status=False)
+    agent.set_defaults(run=_agent)
 
     plugin = commands.add_parser("nri", help="run as an NRI plugin of containerd or CRI-O")
     _nri_options(plugin)
@@ -241,11 +302,12 @@ def _cdi_generate(options: argparse.Namespace) -> int:
 
 
 def _cdi_convert(options: argparse.Namespace) -> int:
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
+    from hook.compile.go_yaml import first_document
+
     try:
-        print(json.dumps(YAML(typ="safe", pure=True).load(Path(options.file)), default=str))
+        print(json.dumps(first_document(Path(options.file).read_text("utf-8"))))
     except (YAMLError, ValueError, TypeError, RecursionError) as error:
         raise ReassertError(f"{options.file}: {error}") from None
     return 0
@@ -280,25 +342,23 @@ def _dispatcher(options: argparse.Namespace) -> int:
     if not options.socket:
         if options.hook or options.hook_file or options.front:
             raise Usage("--hook, --hook-file and --front need --socket")
-        sys.stdout.write(dispatcher(options.real, program, extra))
+        sys.stdout.write(dispatcher(options.real, program, extra=extra))
         return 0
     from hook.entry.dispatcher import FRONT, warm_dispatcher, warm_hook
 
     front = options.front or f"{os.path.dirname(program)}/{FRONT}"
     where = {name: getattr(options, name) for name in ("socket", "policy", "store", "events")}
     if options.hook:
-        text = warm_hook(program, front, where, extra)
+        text = warm_hook(program, front, where=where, extra=extra)
     else:
-        text = warm_dispatcher(options.real, program, front, {**where, "hook": options.hook_file or ""}, extra)
+        text = warm_dispatcher(
+            options.real, program, front=front, where={**where, "hook": options.hook_file or ""}, extra=extra
+        )
     sys.stdout.write(text)
     return 0
 
 
 def _agent(options: argparse.Namespace) -> int:
-    if options.status:
-        from hook.node.agent import show_status
-
-        return show_status(_absolute(options.socket), options.output)
     from hook.agent.service import Plugin
     from hook.agent.service import main as serve
 
@@ -312,25 +372,13 @@ def _agent(options: argparse.Namespace) -> int:
 
 
 def _metrics(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> NoMetrics:
-    from hook.core.metrics import NoMetrics
+    from hook.resident.metrics import NoMetrics
 
     if not options.metrics and not options.textfile:
         return NoMetrics()
     from hook.ops.metrics.service import start  # prometheus_client: 3 MB, only where it is asked for
 
     return start(options, has_plugin, all_adapters)
-
-
-def _old_files(policy: Policy) -> list[str]:
-    from hook.ops.audit.stale import hints
-
-    return hints(policy)
-
-
-def _record_drift() -> None:
-    from hook.ops.audit.drift import record
-
-    record()
 
 
 def _add_dispatcher_options(wrapper: argparse.ArgumentParser) -> None:
@@ -359,6 +407,7 @@ def _nri_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_resident_options(parser: argparse.ArgumentParser) -> None:
+    add_log_options(parser, resident=True)
     parser.add_argument(
         "--plugin-index", metavar="NN", default="", help="order among NRI plugins, two digits (default: 10)"
     )

@@ -1,23 +1,26 @@
 """Entry point of the start path: `reassert runtime` and `reassert hook`, which run during a container start.
 
 The start path is this module and all modules that it imports. The frozen program runs them before PyInstaller's import
-machinery (packaging/frozen_start.py). They may import only `sys`, `posix`, `_json`, `_signal`, `errno`, `time` and each
-other: no enum, re, typing, dataclasses, os or json. tests/unit/test_import_budget.py checks this, and
-docs/performance.md has the cost of each import.
+machinery (packaging/frozen_start.py), and executes each of them when it first uses one of its names. They may import
+only each other, `sys`, `posix`, `_json`, `_signal`, `_thread`, `errno`, `time`, and what few starts need: ctypes and
+some modules in C. No enum, re, dataclasses, os or json; `typing` and `collections.abc` for annotations alone, which the
+frozen program has not. The build refuses others. tests/unit/test_import_budget.py lists what a usual start executes.
 """
+
+from __future__ import annotations
 
 import posix
 import sys
 
-COMMANDS = ("runtime", "hook")
-"""The start path's commands. Each is the module `hook.entry.COMMAND`, and only the given one is loaded."""
+from hook.core.base import system
+from hook.entry import hook, runtime, usage
 
 _SET_BY_THE_BOOTLOADER = (
     b"_PYI_ARCHIVE_FILE _PYI_APPLICATION_HOME_DIR _PYI_PARENT_PROCESS_LEVEL _PYI_SPLASH_IPC _PYI_LINUX_PROCESS_NAME"
 )
 
 
-def engine_environment() -> "dict[bytes, bytes]":
+def engine_environment() -> dict[bytes, bytes]:
     """The engine's environment, without the changes of PyInstaller's bootloader.
 
     It prepends its directory to LD_LIBRARY_PATH, saves the old value in LD_LIBRARY_PATH_ORIG, and sets variables for
@@ -37,21 +40,14 @@ def engine_environment() -> "dict[bytes, bytes]":
     return environment
 
 
-def start(arguments: "list[str]") -> None:
-    """Run a command of the start path and exit. Returns only if the arguments name another command."""
-    if not arguments or arguments[0] not in COMMANDS:
-        return
+def start(arguments: list[str]) -> None:
+    """Run a command of the start path (`hook.entry.COMMANDS`) and exit. It is the first argument."""
     try:
+        system.wait_for_leases()
         if arguments[0] == "runtime":
-            from hook.entry import runtime
-
             status = runtime.main(arguments[1:], engine_environment())
         else:
-            from hook.entry import hook
-
             status = hook.main(arguments[1:])
     except BaseException as error:
-        from hook.entry.help import ended
-
-        status = ended(error, arguments)
+        status = usage.ended(error, arguments)
     posix._exit(status)

@@ -55,7 +55,7 @@ for package; do
 done
 install_wanted
 
-# Only front needs a C compiler (docs/agent.md). Without one, packaging/build.sh builds the program alone.
+# Only front needs a C compiler (docs/internals/agent.md). Without one, packaging/build.sh builds the program alone.
 if command -v apt-get >/dev/null; then
   want musl-tools command -v musl-gcc
   want gcc command -v gcc # which musl-gcc calls

@@ -4,8 +4,8 @@
 # python3-venv libpython3.11 binutils musl-tools gcc` (with your python's version).
 #
 #   packaging/build.sh            PYTHON=/usr/bin/python3 packaging/build.sh
-#   packaging/build.sh --core     into dist/core/reassert/, without hook/ops and hook/node: runtime, hook, agent, nri,
-#                                 dispatcher and `policy compile` alone
+#   packaging/build.sh --core     into dist/core/reassert/, without hook/ops, hook/node and hook/inside: runtime, hook,
+#                                 agent, nri, dispatcher and `policy compile` alone
 set -eu
 cd "$(dirname "$0")/.."
 : "${PYTHON:=python3}"

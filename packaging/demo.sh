@@ -1,6 +1,6 @@
 #!/bin/sh
 # install.sh --demo [--runtime NAME]: start a hostile container under runc, or crun or runsc (gVisor), without and with
-# reassert. All files are in one temporary directory.
+# reassert, and a hostile image under podman where podman is. All files are in one temporary directory.
 set -eu
 cd "$(dirname "$0")/.."
 reassert=$PWD/dist/reassert/reassert
@@ -26,7 +26,12 @@ clean_up() {
   for id in $plain $guarded; do
     "$runc" --root "$root" delete --force "$id" >/dev/null 2>&1 || :
   done
-  rm -rf "$work"
+  # podman cleans up behind its last container, and keeps its storage mounted until then.
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    umount --recursive "$work/podman/root/vfs" "$work/podman/root" 2>/dev/null || :
+    ! rm -rf "$work" 2>/dev/null || break
+    sleep 0.1
+  done
 }
 trap clean_up EXIT
 trap 'exit 130' INT
@@ -55,6 +60,12 @@ spec:
     - {name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}
     mounts:
     - {hostPath: $work/node/etc-ssl, mountPath: /etc/ssl, readOnly: true}
+  - name: loader
+    env:
+    - {name: LD_PRELOAD, absent: true}
+  - name: node-env
+    env:
+    - {name: "HF_*", absent: true}
 POLICY
 
 # -- the hostile pod: it requests all GPUs, sets its own CA bundle, and mounts over /etc/ssl/certs
@@ -64,6 +75,12 @@ for directory in bin dev etc/ssl/certs proc sys/fs/cgroup tmp; do # runc of Debi
 done
 cp /bin/busybox "$work/bundle/rootfs/bin/busybox"
 ln -s busybox "$work/bundle/rootfs/bin/sh"
+# A vendor's hook runs on the node, as root. runc before 1.3 gives it the container's env (CVE-2025-23266).
+cat > "$work/vendor" <<'HOOK'
+#!/bin/sh
+echo "hook   ${LD_PRELOAD-unset}" > "$1"
+HOOK
+chmod 755 "$work/vendor"
 # shellcheck disable=SC2016  # the container's shell expands it
 look='echo "gpus   ${NVIDIA_VISIBLE_DEVICES-unset}"
 echo "bundle ${REQUESTS_CA_BUNDLE-unset}"
@@ -80,7 +97,8 @@ cat > "$work/bundle/config.json" <<CONFIG
       "PATH=/bin",
       "NVIDIA_VISIBLE_DEVICES=GPU-8a56a4bc",
       "REQUESTS_CA_BUNDLE=/tmp/mine.pem",
-      "NVIDIA_VISIBLE_DEVICES=all"
+      "NVIDIA_VISIBLE_DEVICES=all",
+      "LD_PRELOAD=/proc/self/cwd/poc.so"
     ]
   },
   "root": {"path": "rootfs"},
@@ -97,13 +115,16 @@ cat > "$work/bundle/config.json" <<CONFIG
     "io.kubernetes.cri.sandbox-namespace": "default",
     "io.kubernetes.cri.sandbox-uid": "00000000-0000-0000-0000-000000000000"
   },
+  "hooks": {"createContainer": [{"path": "$work/vendor", "args": ["vendor", "$work/HOOK"]}]},
   "linux": {"namespaces": [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}, {"type": "uts"}]}
 }
 CONFIG
 if [ "$name" = runsc ]; then # to which these annotations say that the container joins a sandbox
-  sed -i '/"annotations"/,/^  },/d' "$work/bundle/config.json"
+  sed -i '/"annotations"/,/^  },/d; /"hooks"/d' "$work/bundle/config.json"
 fi
 cp -r "$work/bundle" "$work/bundle2"
+sed -i "s|$work/HOOK|$work/$plain.hook|" "$work/bundle/config.json"
+sed -i "s|$work/HOOK|$work/$guarded.hook|" "$work/bundle2/config.json"
 "$reassert" dispatcher --real "$runc" --reassert "$reassert" --policy "$work/node/policy.yaml" \
   --store "$work/node/store" --events "$work/node/events.jsonl" > "$work/reassert-runc"
 chmod 755 "$work/reassert-runc"
@@ -129,7 +150,7 @@ Containers cannot run here: $runc failed without reassert, see above. It needs r
 to mount and to make namespaces. The decision of reassert about this container would be:
 
 SORRY
-  "$reassert" explain --bundle "$work/bundle" --policy "$work/node/policy.yaml"
+  "$reassert" explain "$work/bundle" --policy "$work/node/policy.yaml"
   exit 3
 fi
 echo "   started as $plain"
@@ -161,8 +182,77 @@ rows first
 step "What an exec'ed process saw"
 row "" "$name" "reassert + $name"
 rows exec
+
+step "What a vendor's hook on the node got of the image's env (CVE-2025-23266)"
+row "" "$name" "reassert + $name"
+if [ -s "$work/$plain.hook" ]; then
+  row LD_PRELOAD "$(saw "$plain.hook" hook)" "$(saw "$guarded.hook" hook)"
+else
+  echo "   $name calls no createContainer hook"
+fi
+
+# -- an image whose ENV has names without a value: podman before 5.8.4 fills them in from its own env
+podman=
+image() { # makes an OCI image layout of busybox (image-spec, image-layout.md)
+  blobs=$work/podman/image/blobs/sha256
+  mkdir -p "$blobs" "$work/podman/hooks"
+  printf '{"imageLayoutVersion": "1.0.0"}' > "$work/podman/image/oci-layout"
+  tar -C "$work/bundle/rootfs" -cf "$work/podman/blob" bin
+  layer=$(blob)
+  printf '{"architecture": "%s", "os": "linux", "config": {"Env": ["PATH=/bin", "HF_TOKEN"], "Cmd": ["busybox", "env"]},
+    "rootfs": {"type": "layers", "diff_ids": ["sha256:%s"]}}' "$1" "${layer% *}" > "$work/podman/blob"
+  config=$(blob)
+  kind=application/vnd.oci.image
+  printf '{"schemaVersion": 2, "mediaType": "%s.manifest.v1+json", "config": %s, "layers": [%s]}' $kind \
+    "$(described $kind.config.v1+json "$config")" "$(described $kind.layer.v1.tar "$layer")" > "$work/podman/blob"
+  listed=$(described $kind.manifest.v1+json "$(blob)")
+  printf '{"schemaVersion": 2, "manifests": [%s, "annotations": {"io.containerd.image.name": "localhost/demo:1"}}]}' \
+    "${listed%\}}" > "$work/podman/image/index.json"
+  tar -C "$work/podman/image" -cf "$work/podman/image.tar" .
+}
+blob() { # moves the file into the layout; prints its hash and size
+  hash=$(sha256sum < "$work/podman/blob")
+  hash=${hash%% *}
+  echo "$hash $(stat --format=%s "$work/podman/blob")"
+  mv "$work/podman/blob" "$blobs/$hash"
+}
+described() { # TYPE "HASH SIZE"
+  printf '{"mediaType": "%s", "digest": "sha256:%s", "size": %s}' "$1" "${2% *}" "${2#* }"
+}
+by_podman() { # RUNTIME ARGUMENT…
+  printf '[engine]\nruntime = "%s"\n[engine.runtimes]\n%s = ["%s"]\n' "$name" "$name" "$1" > "$work/podman/containers.conf"
+  shift
+  (cd / && HF_TOKEN=token-of-the-node CONTAINERS_CONF=$work/podman/containers.conf podman --root "$work/podman/root" \
+    --runroot "$work/podman/run" --tmpdir "$work/podman/tmp" --storage-driver vfs --cgroup-manager cgroupfs \
+    --hooks-dir "$work/podman/hooks" "$@") 2>> "$work/podman/said"
+}
+token() { # RUNTIME: HF_TOKEN in a container of the image
+  cgroups=enabled
+  [ "$name" != crun ] || cgroups=disabled # it works where the machine delegates none; runc knows no such option
+  env=$(by_podman "$1" run --rm --network host --cgroups $cgroups --log-driver none --ulimit nofile=1024:1024 \
+    --ulimit nproc=1000:1000 "$podman") || return 1
+  env=$(echo "$env" | sed -n 's/^HF_TOKEN=//p')
+  echo "${env:-unset}"
+}
+step "What an image gets of podman's own env by ENV HF_TOKEN (CVE-2026-57231)"
+if [ "$name" = runsc ] || ! command -v podman > /dev/null; then
+  echo "   not tried: it needs podman, and runc or crun"
+else
+  mkdir -p "$work/podman"
+  case $(uname -m) in x86_64) image amd64 ;; aarch64) image arm64 ;; *) image "$(uname -m)" ;; esac
+  if podman=$(by_podman "$runc" pull --quiet "oci-archive:$work/podman/image.tar") && token "$runc" > "$work/$plain.token" &&
+    token "$work/reassert-runc" > "$work/$guarded.token"; then
+    row "" "podman, $name" "podman, reassert + $name"
+    row HF_TOKEN "$(cat "$work/$plain.token")" "$(cat "$work/$guarded.token")"
+  else
+    podman=
+    echo "   not tried: podman starts no container here: $(tail -n 1 "$work/podman/said")"
+  fi
+fi
+
 step "The node's event log"
-sed 's/^/   /' "$work/node/events.jsonl"
+"$reassert" events --events "$work/node/events.jsonl" | sed -n '2,$s/^\([^ ]*\) *\([^ ]*\) *\([^ ]*\) *\(.*\)/   \1 \2 \3: \4/p' |
+  sed 's/: set /:\n     set /; s/; /\n     /g'
 
 # -- check the results
 status=0
@@ -181,6 +271,11 @@ for way in first exec; do
   expect "$guarded.$way" trust "the company's CA"
   expect "$guarded.$way" mount "/etc/ssl ro"
 done
+[ ! -s "$work/$plain.hook" ] || expect "$guarded.hook" hook unset
+[ -z "$podman" ] || [ "$(cat "$work/$guarded.token")" = unset ] || {
+  echo "install.sh --demo: an image got HF_TOKEN of the node" >&2
+  status=1
+}
 grep -q '"event":"container.edited"' "$work/node/events.jsonl" || {
   echo "install.sh --demo: the event log has no event container.edited" >&2
   status=1

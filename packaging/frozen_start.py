@@ -1,6 +1,6 @@
 """Make the frozen program start fast. Called by reassert.spec.
 
-docs/performance.md has the measurements of each step, and how to repeat them.
+docs/project/performance.md has the measurements of each step, and how to repeat them.
 """
 
 from __future__ import annotations
@@ -8,129 +8,198 @@ from __future__ import annotations
 import ast
 import marshal
 import sys
+from collections.abc import Iterator
+from functools import cache
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from types import CodeType
-
-from PyInstaller.building.utils import compile_pymodule
 
 Entry = tuple[str, str, str]
 """PyInstaller's: name in the frozen program, source file, type code."""
 
 ROOT = Path(__file__).resolve().parent.parent
-BUILTINS = {"sys", "posix", "_json", "errno", "time", "_signal"}
+BUILTINS = {"sys", "posix", "_json", "errno", "time", "_signal", "_thread"}
+RARE = {"_blake2", "_sha2", "_sha256", "_socket", "binascii", "ctypes", "fcntl", "zlib"}
+"""Files to load in some builds of Python. Few starts execute a module that imports one."""
+
 HEADER = 16
 """Bytes of a .pyc file before its marshalled code (PEP 552)."""
 
 
-def start_path(module: str, files: dict[str, Path]) -> dict[str, Path]:
-    """Add a module and all that it imports at its top level to `files`, each after its imports. Returns `files`."""
-    if module in files:
-        return files
-    path = ROOT / Path(*module.split("."))
-    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    parent = module.rpartition(".")[0]
-    if parent:
-        start_path(parent, files)
-    for node in ast.parse(file.read_text("utf-8")).body:
-        for name in _imported(node):
-            if name.partition(".")[0] == "hook":
-                start_path(name, files)
-            elif name not in BUILTINS:
-                raise SystemExit(f"{file}: the start path must not import {name} (see hook/start.py)")
-    files[module] = file
-    return files
-
-
-def late(files: dict[str, Path]) -> dict[str, Path]:
-    """The modules that functions of these modules import, and in turn theirs, as far as they need builtins only."""
+@cache
+def start_path() -> dict[str, Path]:
+    """Our modules that `hook.start` imports, they import, and so on, and their files. Raises SystemExit for another."""
     found: dict[str, Path] = {}
-    pending = list(files.values())
+    pending = ["hook.start"]
     while pending:
-        for function in ast.walk(ast.parse(pending.pop().read_text("utf-8"))):
-            for node in ast.walk(function) if isinstance(function, ast.FunctionDef) else ():
-                for name in _imported(node):
-                    if name.partition(".")[0] != "hook" or name in files or name in found:
-                        continue
-                    try:
-                        needed = start_path(name, dict(files))
-                    except SystemExit:  # hook.core.linux needs ctypes: from a file, as ctypes itself
-                        continue
-                    new = {module: file for module, file in needed.items() if module not in files | found}
-                    found |= new
-                    pending += new.values()
+        module = pending.pop()
+        file = _file(module)
+        if file is None or module in found:
+            continue
+        found[module] = file
+        pending.append(module.rpartition(".")[0])
+        for name in imports(module):
+            if name.partition(".")[0] == "hook":
+                pending.append(name)
+            elif name not in BUILTINS | RARE:
+                raise SystemExit(f"{file}: the start path must not import {name} (see hook/start.py)")
     return found
 
 
-def _imported(node: ast.AST) -> list[str]:
-    """The modules that a statement imports."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module:
-        place = ROOT / Path(*node.module.split("."))
-        inside = {path.stem for path in place.iterdir()} if place.is_dir() else set()
-        return [f"{node.module}.{alias.name}" if alias.name in inside else node.module for alias in node.names]
-    return []
+def imports(module: str) -> Iterator[str]:
+    """What one of our modules imports when it runs; of a package, also the modules that are imported from it."""
+    for node in ast.walk(run_time_tree(module)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (name for alias in node.names if _file(name := f"{node.module}.{alias.name}"))
+
+
+def code(module: str) -> bytes:
+    """The code of one of our modules, marshalled, without docstrings, assertions and the numbers of lines.
+
+    A start shows no traceback (`hook.entry.usage.ended`), and the numbers are a quarter of the bytes.
+    """
+    tree, name = run_time_tree(module), f"{module.replace('.', '/')}.py"
+    return marshal.dumps(_without_lines(compile(tree, name, "exec", dont_inherit=True, optimize=2)))
+
+
+def _without_lines(code: CodeType) -> CodeType:
+    inner = (_without_lines(each) if isinstance(each, CodeType) else each for each in code.co_consts)
+    return code.replace(co_linetable=b"", co_consts=tuple(inner))
+
+
+def _file(module: str) -> Path | None:
+    path = ROOT / Path(*module.split("."))
+    files = (path / "__init__.py", path.with_suffix(".py"))
+    return next((file for file in files if file.is_file()), None) if module.partition(".")[0] == "hook" else None
+
+
+@cache
+def run_time_tree(module: str) -> ast.Module:
+    """The syntax tree of one of our modules, as `at_run_time` returns it."""
+    return at_run_time((_file(module) or Path()).read_text("utf-8"), module)
+
+
+def at_run_time(text: str, module: str) -> ast.Module:
+    """The syntax tree of a module without what only type checkers need, so that no start pays for it.
+
+    That is: annotations, `X: TypeAlias = ...`, `T = TypeVar(...)`, `class P(Protocol)`, and imports of names that only
+    these use. Raises SystemExit if something else uses the name of one of them.
+    """
+    annotations = _Annotations()
+    tree: ast.Module = annotations.visit(ast.parse(text))
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    if annotations.names & used:
+        raise SystemExit(f"{module}: {', '.join(annotations.names & used)}: an alias of types has no value at run time")
+    tree = _Imports(used).visit(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.If) and not node.body:
+            node.body = [ast.Pass()]
+    return ast.fix_missing_locations(tree)
+
+
+class _Annotations(ast.NodeTransformer):
+    """Removes annotations, and what is for them alone. `names`: the names that had it."""
+
+    def __init__(self) -> None:
+        self.names: set[str] = set()
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        node.annotation = None
+        return node
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        if ast.unparse(node.annotation) == "TypeAlias":
+            self.names.add(ast.unparse(node.target))
+            return None
+        return ast.copy_location(ast.Assign([node.target], node.value), node) if node.value else None
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST | None:
+        if "Protocol" in [ast.unparse(base) for base in node.bases]:
+            self.names.add(node.name)
+            return None
+        return self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | None:
+        if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) == "TypeVar":
+            self.names.add(ast.unparse(node.targets[0]))
+            return None
+        return self.generic_visit(node)
+
+
+class _Imports(ast.NodeTransformer):
+    """Removes imports of names that are not used."""
+
+    def __init__(self, used: set[str]) -> None:
+        self.used = used
+
+    def visit_Import(self, node: ast.Import) -> ast.AST | None:
+        node.names = [name for name in node.names if (name.asname or name.name.partition(".")[0]) in self.used]
+        return node if node.names else None
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        node.names = [name for name in node.names if (name.asname or name.name) in self.used]
+        return node if node.names and node.module != "__future__" else None
 
 
 # One entry of the executable's archive holds the whole start path. For each entry the bootloader opens the executable,
-# seeks, inflates, closes, and calls importlib; and in one entry a string constant of many modules is stored once. Only
-# the modules of the given command are executed. They are registered in sys.modules, packages with a __path__, so that a
-# later import (ctypes) finds its file. What a function of them imports is in the entry as bytes, which cost next to
-# nothing until they are needed: no file is looked for then, and none can be missing after an update.
+# seeks, inflates, closes, and calls importlib. sys.modules has a `Lazy` for each module, so no import looks for a file.
+# Its first attribute executes it: a start pays for what it uses. meta_path[0] refuses in a container's mount namespace
+# (hook/core/linux/mountns.py). Packages have a __path__: another module of them is a file.
 _START = """
 import gc
 import sys
-order = "ORDERS".get(sys.argv[1] if len(sys.argv) > 1 else "")
-if order:
+if len(sys.argv) > 1 and sys.argv[1] in "COMMANDS":
     gc.disable()  # a start lives for milliseconds and leaves no cycles worth a search
     from marshal import loads
     codes = dict("CODES")
-    late = dict("LATE")
-    packages = "PACKAGES"
-    class Late:
-        @staticmethod
-        def find_spec(name, path=None, target=None):
-            if name not in late:
-                return None
-            spec = type(sys.__spec__)(name, Late, is_package=name in packages)
-            if name in packages:  # some of its modules may be files
-                spec.submodule_search_locations.append(sys._MEIPASS + "/" + name.replace(".", "/"))
-            return spec
-        @staticmethod
-        def create_module(spec):
-            return None
-        @staticmethod
-        def exec_module(module):
-            exec(loads(late[module.__name__]), module.__dict__)
-    sys.meta_path.insert(0, Late)
-    for name in order:
-        module = sys.modules[name] = type(sys)(name)
-        module.__file__ = sys._MEIPASS + "/" + name.replace(".", "/") + ".pyc"
-        if name in packages:
-            module.__path__ = [module.__file__[:-4]]
-        exec(codes[name], module.__dict__)
+    root = "ROOT"
+    if root is None:
+        root = sys._MEIPASS
+    Module = type(sys)
+    class Lazy(Module):
+        def __getattr__(self, attribute):
+            name = self.__name__
+            sys.meta_path[0].find_spec(name)
+            exec(loads(codes[name]), self.__dict__)
+            self.__class__ = Module
+            return getattr(self, attribute)
+    for name in codes:
+        module = sys.modules[name] = Lazy(name)
+        path = root + "/" + name.replace(".", "/")
+        module.__file__ = path + ".pyc"
+        if name in "PACKAGES":
+            module.__path__ = [path]
+        parent, _, last = name.rpartition(".")
+        if parent:
+            setattr(sys.modules[parent], last, module)
     sys.modules["hook.start"].start(sys.argv[1:])
 """
 
 
+def start_code(root: str | None = None) -> CodeType:
+    """What runs a command of the start path. `root`: the directory that has hook/; None: the frozen program's."""
+    sys.path.insert(0, str(ROOT))
+    from hook.entry import COMMANDS
+
+    constants = {
+        "COMMANDS": COMMANDS,
+        "ROOT": root,
+        "PACKAGES": tuple(module for module, file in start_path().items() if file.name == "__init__.py"),
+        "CODES": tuple((module, code(module)) for module in sorted(start_path())),
+    }
+    return _with_constants("reassert_start.py", _START, constants)
+
+
 def start_entry(workpath: Path) -> Entry:
     """The archive entry that is executed before PyInstaller's import machinery is loaded."""
-    sys.path.insert(0, str(ROOT))
-    from hook.start import COMMANDS
-
-    orders = {name: start_path(f"hook.entry.{name}", start_path("hook.start", {})) for name in COMMANDS}
-    files = {module: file for order in orders.values() for module, file in order.items()}
-    code = {
-        name: _code(compile_pymodule(name, str(file), str(workpath), 2)) for name, file in (files | late(files)).items()
-    }
-    constants = {
-        "PACKAGES": tuple(module for module, file in (files | late(files)).items() if file.name == "__init__.py"),
-        "CODES": tuple((module, code[module]) for module in files),
-        "LATE": tuple((module, marshal.dumps(code[module])) for module in late(files)),
-    }
-    text = _START.replace('"ORDERS"', repr({name: tuple(order) for name, order in orders.items()}))
-    return "reassert_start", _compiled(workpath / "reassert_start.pyc", text, constants), "PYMODULE"
+    return "reassert_start", _written(workpath / "reassert_start.pyc", start_code()), "PYMODULE"
 
 
 # Python imports `encodings` first, and base_library.zip is the first entry of sys.path. Here it is a directory that has
@@ -157,7 +226,7 @@ def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> 
         "PARTS": tuple((f"encodings.{name}", _code(codecs[name])) for name in ("aliases", "utf_8")),
         "PACKAGE": _code(codecs["__init__"]),
     }
-    codecs["__init__"] = _compiled(workpath / "encodings.pyc", _ENCODINGS, constants)
+    codecs["__init__"] = _written(workpath / "encodings.pyc", _with_constants("encodings.py", _ENCODINGS, constants))
     datas = [entry for entry in datas if not entry[0].startswith("encodings/")]
     datas += [(f"{_FIRST}/encodings/{name}.pyc", codecs[name], "DATA") for name in ("__init__", *_CODECS)]
     binaries = [
@@ -173,16 +242,21 @@ def _code(pyc: str) -> CodeType:
     return code
 
 
-def _compiled(path: Path, text: str, constants: dict[str, object]) -> str:
-    """Write a .pyc file in which each string constant "NAME" is replaced by `constants[NAME]`; returns its path.
+def _with_constants(file: str, text: str, constants: dict[str, object]) -> CodeType:
+    """The code of a text in which each string constant "NAME" is replaced by `constants[NAME]`.
 
     This is how a code object becomes a constant: Python has no literal for it.
     """
-    code = compile(text, path.stem + ".py", "exec", dont_inherit=True, optimize=2)
+    code = compile(text, file, "exec", dont_inherit=True, optimize=2)
     replaced = tuple(
         constants.get(constant, constant) if isinstance(constant, str) else constant for constant in code.co_consts
     )
+    return code.replace(co_consts=replaced)
+
+
+def _written(path: Path, code: CodeType) -> str:
+    """Write a .pyc file. Returns its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Flags: by hash, never checked (PEP 552).
-    path.write_bytes(MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code.replace(co_consts=replaced)))
+    path.write_bytes(MAGIC_NUMBER + b"\1\0\0\0" + bytes(8) + marshal.dumps(code))
     return str(path)

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Build the files of a release in build/release/VERSION: the archive, the .deb, the .rpm, the container image, the SBOM,
-# SHA256SUMS and its signature. They are built in a Debian 11 with a CPython of its own (packaging/release/root.sh), which
+# trust-stacks.json, SHA256SUMS and its signature. They are built in a Debian 11 with a CPython of its own (packaging/release/root.sh), which
 # is made the first time and kept; that takes up to half an hour. The source is the last commit.
 #
 #   sudo packaging/release.sh                          unsigned
@@ -8,8 +8,10 @@
 #   sudo packaging/release.sh --architecture arm64     on amd64, emulated by qemu-user-static. CPython is built without
 #                                                      profile and link-time optimisation: slower than on arm64
 #   sudo packaging/release.sh --root DIR --output DIR  other places
+#   packaging/release.sh --publish REGISTRY            build nothing: push the image and the chart of what was built, and
+#                                                      write the index of all releases (packaging/release/publish.py)
 #
-# The same commit gives the same bytes in the same root, in any directory (docs/verify-release.md).
+# The same commit gives the same bytes in the same root, in any directory (docs/project/releases.md).
 # On Debian: apt-get install debootstrap python3-pip git
 set -eu
 cd "$(dirname "$0")/.."
@@ -19,18 +21,22 @@ fail() {
   exit 1
 }
 
-key='' root='' output='' architecture=$(dpkg --print-architecture 2> /dev/null) || fail "dpkg is missing; build on Debian or Ubuntu"
+key='' root='' output='' registry='' architecture=$(dpkg --print-architecture 2> /dev/null) || fail "dpkg is missing; build on Debian or Ubuntu"
 while [ $# -gt 0 ]; do
   case $1 in
   --key) key=$(realpath "$2") ;;
   --root) root=$2 ;;
   --output) output=$2 ;;
   --architecture) architecture=$2 ;;
+  --publish) registry=$2 ;;
   -h | --help) sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) fail "unknown argument $1; see --help" ;;
   esac
   shift 2 || fail "an option without its value; see --help"
 done
+version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' hook/__init__.py)
+: "${root:=build/release/root-$architecture}" "${output:=build/release/$version}"
+[ -z "$registry" ] || exec packaging/release/publish.py "$output" "$registry"
 [ "$(id -u)" -eq 0 ] || fail "run it as root: debootstrap and chroot need it"
 for tool in debootstrap git unshare python3; do
   command -v $tool > /dev/null || fail "$tool is missing; apt-get install debootstrap git util-linux python3-pip"
@@ -38,8 +44,6 @@ done
 [ -z "$key" ] || command -v ssh-keygen > /dev/null || fail "ssh-keygen is missing; apt-get install openssh-client"
 [ -z "$(git status --porcelain --untracked-files=no)" ] || echo "packaging/release.sh: changes that are not committed are left out" >&2
 
-version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' hook/__init__.py)
-: "${root:=build/release/root-$architecture}" "${output:=build/release/$version}"
 commit=$(git rev-parse HEAD) # others may come while it builds
 : "${SOURCE_DATE_EPOCH:=$(git log -1 --format=%ct "$commit")}"
 packaging/release/root.sh "$root" "$architecture"
@@ -72,8 +76,10 @@ unshare --mount --pid --fork --mount-proc="$root/proc" \
     cd /build/src
     packaging/build.sh
     packaging/release/pack.sh dist/release
-    packaging/release/image.sh /build/base.tar dist/release'
+    packaging/release/image.sh /build/base.tar dist/release
+    "$PYTHON" -B packaging/release/trust_stacks.py > dist/release/trust-stacks.json'
 cp "$root"/build/src/dist/release/* "$output"
+tests/hostile-pod/build.sh "$output/hostile-pod.pyz"
 
 cd "$output"
 # shellcheck disable=SC2035  # the names are ours

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +15,14 @@ from hook.cli import GROUPS, command_line
 from hook.ops.shell import SECTION, SHELLS, page_name
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = ("FILE", "FILE.tar.gz", "PATH", "POD.yaml", "OLD", "NEW", "PLACE")
+FILES = ("FILE", "FILE.tar.gz", "PATH", "TARGET", "OLD", "NEW", "PLACE")
 DIRECTORIES = ("DIR", "DIRECTORY")
 
 
 def write(directory: Path) -> None:
-    """Write `completion.SHELL` for each shell, and the pages."""
-    directory.mkdir(parents=True, exist_ok=True)
+    """Write `completion.SHELL` for each shell, and the pages, in place of those of an earlier build."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
     program = command_line(GROUPS)
     for _, _, parser in commands(program):
         for action in parser._actions:
@@ -40,6 +42,8 @@ def commands(
         if isinstance(action, argparse._SubParsersAction):
             meanings = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for word, below in action.choices.items():
+                if word not in meanings:  # an alias, or what no person types
+                    continue
                 yield (*above, word), meanings[word], below
                 yield from commands(below, *above, word)
 

@@ -43,7 +43,7 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "browser": ("a browser: chromium-headless-shell", lambda: shutil.which(BROWSER) is not None),
     "zsh": ("zsh", lambda: shutil.which("zsh") is not None),
     "fish": ("fish", lambda: shutil.which("fish") is not None),
-    "promtool": ("promtool (tests/promtool.sh)", lambda: os.access(PROMTOOL, os.X_OK)),
+    "promtool": ("promtool (tests/tool.sh)", lambda: os.access(PROMTOOL, os.X_OK)),
     "engine": ("real runtimes and engines", lambda: all(os.access(tool, os.X_OK) for tool in ENGINES)),
 }
 """Markers: what a test needs of the machine, in words, and the probe for it."""
@@ -58,6 +58,8 @@ SLOWEST_FIRST = (
     "tests/e2e/packaging/test_core",
     "tests/e2e/agent/test_killed",
     "tests/e2e/cri",
+    "tests/e2e/test_innocents",
+    "tests/e2e/test_trial_is_enforcement",
     "tests/e2e/test_mounts",
     "tests/reality/",
     "tests/e2e/kubernetes/",
@@ -93,9 +95,13 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # until the tests are collected: what that makes stays
     for name, (words, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{name}: needs {words}")
-    settings.register_profile("whole", deadline=None)
-    settings.register_profile("fast", deadline=None, max_examples=20)
-    settings.load_profile("fast" if config.getoption("fast") and os.environ.get("CI") != "true" else "whole")
+    for name in ("claim", "promise", "hole", "cve"):
+        config.addinivalue_line("markers", f"{name}: what the test holds (tests/marks.py)")
+    settings.register_profile("whole", deadline=None, derandomize=True)
+    settings.register_profile("fast", deadline=None, derandomize=True, max_examples=20)
+    settings.register_profile("explore", deadline=None, max_examples=300, print_blob=True)
+    usual = "fast" if config.getoption("fast") and os.environ.get("CI") != "true" else "whole"
+    settings.load_profile("explore" if os.environ.get("REASSERT_EXPLORE") else usual)  # tests/lab/explore.sh
     config.stash[LEFT_OUT] = Counter()
 
 

@@ -1,4 +1,4 @@
-"""What the kernel lets a test do, tried once each. An emulator such as qemu-user lacks some of it (tests/arm64.sh)."""
+"""What the kernel lets a test do, tried once each. An emulator lacks some of it (tests/lab/arm64.sh)."""
 
 from __future__ import annotations
 

@@ -3,16 +3,17 @@
     build/venv-test/bin/python tests/pages.py            writes them
     build/venv-test/bin/python tests/pages.py --check    names the pages that are not up to date
 
-They stand between `<!-- generated: NAME -->` and `<!-- end -->`. tests/claims.toml has the claims of docs/security.md
-and the promises of tests/promises.md; which runtimes and engines a claim is tried with is read from the parameters of
-its tests. The holes of docs/track-record.md are in tests/track-record.toml.
+They stand between `<!-- generated: NAME -->` and `<!-- end -->`. What docs/security.md claims, tests/promises.md
+promises and project/track-record.md tells are marks on the tests (tests/marks.py); which runtimes and engines a claim
+is tried with is read from the parameters of its tests. The agents that are refused are those of tests/innocents with
+`refused`.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
+import json
 import re
 import sys
 import tomllib
@@ -23,15 +24,20 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
-import pytest  # noqa: E402  # after the path is set
+import marks  # noqa: E402  # after the path is set
+import pytest  # noqa: E402  # likewise
+from e2e.innocents.rows import rows  # noqa: E402  # likewise
+from lab.peers.results import COLUMNS, results  # noqa: E402  # likewise
 
-from hook.cli import GROUPS, command_line  # noqa: E402  # likewise
-from hook.core.policy.check import schema  # noqa: E402  # likewise
-from hook.core.policy.trust import table as trust_table  # noqa: E402  # likewise
-from hook.core.reserve.annotations import HARMLESS, STEER  # noqa: E402  # likewise
+from hook.compile.check import schema  # noqa: E402  # likewise
+from hook.compile.trust import TRADE_OFFS  # noqa: E402  # likewise
+from hook.compile.trust import table as trust_table  # noqa: E402  # likewise
+from hook.core.reserve.unsafe_annotations import HARMLESS, UNSAFE  # noqa: E402  # likewise
+from hook.ops.exits import COMMANDS, STATUSES  # noqa: E402  # likewise
 from hook.ops.metrics.prometheus import Metrics  # noqa: E402  # likewise
 
-ADAPTERS = ("runtime", "nri", "hook", "precreate")
+ADAPTERS = ("runtime", "nri", "hook")
+SEVERITIES = ("high", "medium", "low")
 BLOCK = re.compile(r"(<!-- generated: ([\w. ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -43,28 +49,16 @@ def table(header: list[str], rows: list[list[str]]) -> str:
     return lines.replace("\n", f"\n|{'---|' * len(header)}\n", 1)
 
 
-# -- commands
+# -- exit statuses
 
 
-def commands() -> str:
-    """Every command with what it does, from the parsers that print --help."""
-    return "".join(_commands(command_line(GROUPS), "reassert"))
-
-
-def _commands(parser: argparse.ArgumentParser, name: str, text: str = "") -> Iterator[str]:
-    nested = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
-    for action in nested:
-        helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
-        for word, below in action.choices.items():
-            yield from _commands(below, f"{name} {word}", helps[word])
-    if nested:
-        return
-    operands = [
-        str(action.metavar) + "…" * (action.nargs in ("*", "+"))
-        for action in parser._actions
-        if action.help != argparse.SUPPRESS and not action.option_strings
-    ]
-    yield f"- `{' '.join([name, *operands])}`: {text.partition('; exit status')[0]}\n"
+def exit_statuses() -> str:
+    """What each exit status means: for every command, then for each."""
+    shown = (0, 1, 3, 4)
+    rows = [["every command", *(STATUSES[status] for status in shown)]]
+    rows += [[f"`{name}`", *(meanings.get(status, "") for status in shown)] for name, meanings in COMMANDS.items()]
+    others = ", ".join(f"{status} {meaning}" for status, meaning in STATUSES.items() if status not in shown)
+    return f"{table(['command', *map(str, shown)], rows)}\nOf every command: {others}.\n"
 
 
 def _cell(text: str) -> str:
@@ -120,6 +114,8 @@ def _values(field: dict[str, Any]) -> str:
         return "`true`"
     if "enum" in field:
         return ", ".join(f"`{value}`" for value in sorted(field["enum"], key=lambda value: value != default))
+    if "anyOf" in field:
+        return ", ".join(_values(each) for each in field["anyOf"])
     kind = field["type"]
     if kind == "boolean":
         return {True: "`true`, `false`", False: "`false`, `true`", None: "`true`"}[default]
@@ -134,12 +130,86 @@ def _values(field: dict[str, Any]) -> str:
 def steering() -> str:
     """Which annotations steer a runtime, and which of them stay."""
     rows = []
-    for start, (runtimes, what) in STEER.items():
+    for start, (runtimes, what) in UNSAFE.items():
         stay = [f"`{key}`" + (f" with {' or '.join(HARMLESS[key])}" if HARMLESS[key] else "") for key in HARMLESS]
         name = f"`{start}*`" if start.endswith((".", "/")) else f"`{start}`"
         does = what.rpartition(" (")[0]  # without the runtime's source files
         rows.append([name, runtimes, does, ", ".join(text for text in stay if text.startswith(f"`{start}"))])
     return table(["annotation", "read by", "what it does", "stays"], rows)
+
+
+def refused_agents() -> str:
+    """The agents of tests/innocents that Enforce mode refuses, with the reason beside each."""
+    refused = [row for row in rows().values() if row.refused]
+    return table(
+        ["agent", "why", "way out"],
+        [[f"{row.name} ([{row.repository}]({row.url}))", row.refused["why"], row.refused["cure"]] for row in refused],
+    )
+
+
+def innocents() -> str:
+    """tests/hostile-pod/innocents.json: the agents as cases of hostile-pod. A guard may refuse who can replace it."""
+    cases: list[dict[str, Any]] = []
+    for row in rows().values():
+        security = row.securityContext
+        case: dict[str, Any] = {"id": row.id, "severity": "high", "from": row.source, "name": row.name}
+        if row.refused:
+            case["why"] = "An agent that many nodes run; it could replace a guard of the node, which may refuse it"
+        else:
+            case |= {"why": "An agent that many nodes run", "start": "must"}
+        case["check"] = []
+        mounts = [
+            {
+                "host": v["hostPath"],
+                "at": v["mountPath"],
+                "optional": True,
+                **({"readOnly": True} if v.get("readOnly") else {}),
+            }
+            for v in row.volumes
+        ]
+        if mounts:
+            case["mounts"] = mounts
+        if security.get("privileged"):
+            case["privileged"] = True
+        if security.get("capabilities", {}).get("add"):
+            case["capabilities"] = [name for name in security["capabilities"]["add"] if name != "ALL"]
+        if row.annotations:
+            case["annotations"] = row.annotations
+        if row.env:
+            case["env"] = [f"{name}={value}" for name, value in row.env.items()]
+        cases.append(case)
+    return "[\n" + ",\n".join(json.dumps(case) for case in cases) + "\n]\n"
+
+
+# -- peers
+
+
+def products() -> str:
+    """The products of docs/project/peers.md: what was run, when, by which command."""
+    found, lines = results(), []
+    for number, (name, called) in enumerate(COLUMNS.items(), 1):
+        of = found.get(name, {"product": called, "date": "not run", "command": "", "setup": ""})
+        command = f"`{of['command']}`" if of["command"] else "-"
+        lines.append([str(number), of["product"], of["date"], command, of["setup"] or "-"])
+    return table(["", "product", "run on", "options of hostile-pod", "set-up"], lines)
+
+
+def who_holds_what() -> str:
+    """The cases of hostile-pod, and what each product holds of them."""
+    marks_of = {"held": "●", "refused": "○", "FAILED": "✗", "not run": "-", "error": "?", "": "·"}
+    cases = json.loads((ROOT / "tests/hostile-pod/cases.json").read_text())
+    found = [results().get(name, {}).get("cases", {}) for name in COLUMNS]
+    lines = [
+        [case["id"], case["name"], case["severity"], *(marks_of[each.get(case["id"], "")] for each in found)]
+        for case in cases
+    ]
+    held = []
+    for each in found:
+        of_hostile = [each[case["id"]] for case in cases if each.get(case["id"], "not run") != "not run"]
+        holds = sum(result in ("held", "refused") for result in of_hostile)
+        held.append(f"{holds} of {len(of_hostile)}" if of_hostile else "·")
+    numbers = [str(number + 1) for number in range(len(COLUMNS))]
+    return table(["case", "name", "severity", *numbers], [*lines, ["", "held or refused", "", *held]])
 
 
 # -- trust
@@ -154,6 +224,11 @@ def trust_layouts() -> str:
     return table(["images", "`mount: Directories`", "`mount: Files`"], rows)
 
 
+def trust_mounts() -> str:
+    """What each value of `mount` reaches, and what it costs."""
+    return table(["`mount`", "gives the CAs to", "costs"], [[f"`{n}`", a, c] for n, (a, c) in TRADE_OFFS.items()])
+
+
 def trust_stacks() -> str:
     """Which programs `trust` reaches, and by what."""
     rows = []
@@ -161,95 +236,154 @@ def trust_stacks() -> str:
         names = ", ".join(f"`{name}`" for name in stack.env)
         needs = f"{stack.needs} ({names})" if names else ""
         name = f"[{stack.name}]({stack.source})" + ("" if stack.default else f". Not a default: {stack.tradeoff}")
-        rows.append([f"`{stack.id}`{'*' * stack.tested}", name, stack.alone, needs, stack.cannot])
-    header = ["stack", "programs", "works with the mounts alone", "needs a variable", "cannot work"]
+        aside = stack.aside if stack.env else "all of it"
+        rows.append([f"`{stack.id}`{'*' * stack.tested}", name, stack.alone, needs, aside, stack.cannot])
+    works, not_aside = "works with the mounts alone", "not with `mount: Aside`"
+    header = ["stack", "programs", works, "needs a variable", not_aside, "cannot work"]
     return table(header, [[_cell(cell) for cell in row] for row in rows])
 
 
 def sandbox_clients() -> str:
     """What becomes of clients behind an intercepting proxy."""
     rows = []
-    for client in tomllib.loads((ROOT / "tests/sandboxes/clients.toml").read_text())["client"]:
+    for client in tomllib.loads((ROOT / "tests/e2e/sandboxes/clients.toml").read_text())["client"]:
         name = f"{client['name']} {client['version']}" + "*" * (not client.get("whole"))
         rows.append([_cell(cell) for cell in [name, client["through"], client["own"]]])
     return table(["client", "with the example", "what of the job's own it obeys"], rows)
 
 
-# -- claims and holes
+# -- what tests hold
 
 
 class Ledgers:
-    """tests/claims.toml and tests/track-record.toml, with the tests that pytest collects for each claim and hole."""
+    """The tests with a mark of tests/marks.py, as pytest collects them."""
 
     def __init__(self) -> None:
-        self.data = tomllib.loads((ROOT / "tests/claims.toml").read_text())
-        self.holes = tomllib.loads((ROOT / "tests/track-record.toml").read_text())["hole"]
-        named = {test for claim in self.data["claim"] for adapter in ADAPTERS for test in claim.get(adapter, [])}
-        named.update(test for hole in self.holes for test in hole["tests"])
-        files = sorted({str(ROOT / "tests" / test.partition("::")[0]) for test in named})
-        self.items = _collected(files)
+        tests = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "marks." in path.read_text()]
+        self.items = _collected([str(path) for path in tests])
 
-    def _items(self, test: str) -> list[Any]:
-        """The items of a test; raises LookupError for no such test."""
-        items = [item for item in self.items if item.nodeid.partition("[")[0] == f"tests/{test}"]
-        if not items:
-            raise LookupError(f"tests/claims.toml, tests/track-record.toml: no test is called {test}")
-        return items
+    def _marked(self, mark: str) -> Iterator[tuple[Any, Any]]:
+        """Each mark of this name, with its test; raises LookupError for an unknown first argument."""
+        known = {"claim": marks.CLAIMS, "cve": marks.CVES}.get(mark)
+        for item in self.items:
+            for each in item.iter_markers(mark):
+                if known is not None and each.args[0] not in known:
+                    raise LookupError(f"{_name(item)}: tests/marks.py has no {mark} {each.args[0]!r}")
+                yield item, each
 
-    def tried_with(self, test: str) -> list[str]:
-        """The runtimes and engines that the parameters of a test name; raises LookupError for no such test.
+    def _told(self, mark: str, *fields: str) -> dict[str, dict[str, Any]]:
+        """What each text has beside it, and its `tests`; raises LookupError if that stands nowhere or twice."""
+        found: dict[str, dict[str, Any]] = {}
+        for item, each in self._marked(mark):
+            entry = found.setdefault(each.args[0], {"tests": []})
+            given = {field: each.kwargs[field] for field in fields}
+            if all(given.values()):
+                if "where" in entry and entry["where"] != id(each):
+                    raise LookupError(f"{_name(item)}: another test has the {', '.join(fields)} of this {mark} too")
+                entry |= {**each.kwargs, "where": id(each)}
+            elif any(given.values()):
+                raise LookupError(f"{_name(item)}: a {mark} has {', '.join(fields)}, or its text alone")
+            if _name(item) not in entry["tests"]:
+                entry["tests"].append(_name(item))
+        for text, entry in found.items():
+            if "where" not in entry:
+                raise LookupError(f"{entry['tests'][0]}: no test has the {', '.join(fields)} of {text!r}")
+        return found
 
-        `test@wrapper`: only where a parameter is this adapter, or a pair of a runtime and this adapter.
-        """
-        found: dict[str, None] = {}
-        test, _, adapter = test.partition("@")
-        items = self._items(test)
-        fixed = next((words for start, words in self.data["fixed"].items() if test.startswith(start)), "")
-        for item in items:
+    def holes(self) -> list[dict[str, Any]]:
+        """Every hole: `gave`, `tests`, what marks.hole takes, and `what` is removed since, "" if nothing is."""
+        told = self._told("hole", "since", "fixed", "severity")
+        removed = [{**each._asdict(), "found": "review", "command": "", "tests": []} for each in marks.REMOVED]
+        return [{**entry, "gave": text, "what": ""} for text, entry in told.items()] + removed
+
+    def promises(self) -> str:
+        """What is promised beside the claims."""
+        lines: dict[str, list[str]] = {about: [] for about in marks.ABOUT}
+        for text, entry in self._told("promise", "about").items():
+            if entry["about"] not in lines:
+                raise LookupError(f"{entry['tests'][0]}: tests/promises.md has no part {entry['about']!r}")
+            lines[entry["about"]].append(f"- {text}.\n")
+        return "".join(f"\n## {about}\n\n{''.join(found)}" for about, found in lines.items()) + "\n"
+
+    def tried_with(self) -> dict[tuple[str, str], list[str]]:
+        """For each claim and adapter, the runtimes and engines that the parameters of its tests name."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for item, each in self._marked("claim"):
             if any(item.iter_markers("xfail")):
                 continue
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            pairs = [value for value in parameters.values() if isinstance(value, tuple) and len(value) == 2]
-            if adapter and adapter not in [*(pair[1] for pair in pairs), *parameters.values()]:
-                continue
-            plain = {k: v[0] if v in pairs else v for k, v in parameters.items()}
-            names = [self.data["parameters"].get(f"{key}={value}") for key, value in plain.items()]
-            found.update(dict.fromkeys(name for name in names if name))
-            if fixed:
-                found[fixed] = None
-        order = list(self.data["parameters"].values())
-        return sorted(found, key=lambda name: order.index(name) if name in order else len(order))
+            values = item.callspec.params if hasattr(item, "callspec") else {}
+            pairs = [value for value in values.values() if isinstance(value, tuple) and len(value) == 2]
+            plain = {key: value[0] if value in pairs else value for key, value in values.items()}
+            names = [marks.PARAMETERS.get(f"{key}={value}") for key, value in plain.items()]
+            names += [words for start, words in marks.FIXED.items() if _name(item).startswith(f"tests/{start}")][:1]
+            for adapter, _, case in (word.partition("@") for word in each.args[1:]):
+                entry = found.setdefault((each.args[0], adapter), [])
+                if not case or case in [*(pair[1] for pair in pairs), *values.values()]:
+                    entry += [name for name in names if name and name not in entry]
+        return found
 
     def table(self) -> str:
         """What is guaranteed, by adapter."""
-        rows = [[claim["text"], *(self._cell(claim, adapter) for adapter in ADAPTERS)] for claim in self.data["claim"]]
-        every = _versions([*self.data["parameters"].values(), *self.data["fixed"].values()])
+        tried = self.tried_with()
+        rows = [
+            [claim.text, *(_cell_of(getattr(claim, adapter), tried.get((name, adapter))) for adapter in ADAPTERS)]
+            for name, claim in marks.CLAIMS.items()
+        ]
+        every = _versions([*marks.PARAMETERS.values(), *marks.FIXED.values()])
         names = ", ".join(" ".join([program, *each]) for program, each in every.items() if each)
         legend = f"Tried are {names}. NAME is the first of these versions, and NAME* all of them.\n\n"
         return legend + table(["claim", *(f"`{adapter}`" for adapter in ADAPTERS)], rows)
 
-    def _cell(self, claim: dict[str, Any], adapter: str) -> str:
-        tests = claim.get(adapter, [])
-        tried = list(dict.fromkeys(name for test in tests for name in self.tried_with(test)))
-        words = claim.get("but", {}).get(adapter, "" if tests else "no")
-        order = list(self.data["parameters"].values())
-        tried.sort(key=lambda name: order.index(name) if name in order else len(order))
-        every, versions = _versions([*order, *self.data["fixed"].values()]), _versions(tried)
-        with_ = ", ".join(_short(program, each, every[program]) for program, each in versions.items())
-        return ": ".join(part for part in (words, with_) if part) or "yes"
+    def cves(self) -> str:
+        """What others' CVEs are here, and the tests that hold it; raises LookupError for a guard without a test."""
+        tests: dict[str, dict[str, None]] = {number: {} for number in marks.CVES}
+        for item, each in self._marked("cve"):
+            tests[each.args[0]][f"`{_name(item).removeprefix('tests/')}`"] = None
+        untried = [number for number, cve in marks.CVES.items() if cve.here == "guarded" and not tests[number]]
+        if untried:
+            raise LookupError(f"tests/marks.py: no test holds {', '.join(untried)}")
+        rows = [[number, *cve, ", ".join(tests[number])] for number, cve in marks.CVES.items()]
+        return table(["CVE", "what happens", "here", "why", "tests"], rows)
+
+    def severities(self) -> str:
+        """How many holes each released version has, by severity, and every hole of high severity, newest fix first."""
+        holes = self.holes()
+        released = sorted({hole["since"] for hole in holes if hole["since"] != hole["fixed"]})
+        rows = []
+        for version in released:
+            has = [hole["severity"] for hole in holes if hole["since"] <= version < hole["fixed"]]
+            rows.append([version, *(str(has.count(severity)) for severity in SEVERITIES)])
+        high = [h for h in holes if h["severity"] == SEVERITIES[0] and h["since"] != h["fixed"]]
+        high.sort(key=lambda hole: hole["fixed"], reverse=True)
+        counts = table(["you run", *SEVERITIES], rows[::-1])
+        urgent = [[h["gave"], h["since"], h["fixed"]] for h in high]
+        return f"{counts}\n{table(['high', 'since', 'fixed in'], urgent)}"
 
     def track_record(self) -> str:
-        """Every hole, by the version that closed it, with what tries it again."""
+        """Every hole, by the version that closed it and by severity, with what tries it again."""
         closed: dict[str, list[str]] = {}
-        for hole in self.holes:
-            for test in hole["tests"]:
-                self._items(test)
-            tried = [hole["command"]] if "command" in hole else [f"tests/{test}" for test in hole["tests"]]
-            since = "unreleased" if hole["introduced"] == hole["fixed"] else hole["introduced"]
+        for hole in sorted(self.holes(), key=lambda hole: SEVERITIES.index(hole["severity"])):
+            since = "unreleased" if hole["since"] == hole["fixed"] else hole["since"]
             since += ", fuzz" * (hole["found"] == "fuzz")
-            lines = [f"- {hole['gave']} ({since}):", *(f"  `{each}`" for each in tried)]
+            tried = [hole["command"]] if hole["command"] else hole["tests"]
+            lines = [f"- {hole['severity']}: {hole['gave']} ({since}):", *(f"  `{each}`" for each in tried)]
+            lines += [f"  removed: {hole['what']}"] if hole["what"] else []
             closed.setdefault(hole["fixed"], []).extend(f"{line}\n" for line in lines)
-        return "\n".join(f"## Closed in {fixed}\n\n{''.join(each)}" for fixed, each in closed.items())
+        return "\n".join(f"## Fixed in {fixed}\n\n{''.join(closed[fixed])}" for fixed in sorted(closed, reverse=True))
+
+
+def _name(item: Any) -> str:
+    """A test without its parameters."""
+    return str(item.nodeid).partition("[")[0]
+
+
+def _cell_of(words: str, tried: list[str] | None) -> str:
+    """A cell of the table: the limit, then what tests try it with."""
+    order = list(marks.PARAMETERS.values())
+    found = sorted(tried or [], key=lambda name: order.index(name) if name in order else len(order))
+    every, versions = _versions([*order, *marks.FIXED.values()]), _versions(found)
+    with_ = ", ".join(_short(program, each, every[program]) for program, each in versions.items())
+    return ": ".join(part for part in (words, with_) if part) or ("no" if tried is None else "yes")
 
 
 def _short(program: str, tried: list[str], every: list[str]) -> str:
@@ -266,22 +400,6 @@ def _versions(names: Iterable[str]) -> dict[str, list[str]]:
         program, _, version = name.rpartition(" ")
         found.setdefault(program if version[0].isdigit() else name, []).extend([version] * version[0].isdigit())
     return found
-
-
-def promises() -> str:
-    """What is promised beside the claims; raises LookupError for a promise of a test that does not exist."""
-    found: dict[str, list[str]] = {}
-    missing = []
-    for promise in tomllib.loads((ROOT / "tests/claims.toml").read_text())["promise"]:
-        found.setdefault(promise["about"], []).append(f"- {promise['text']}.\n")
-        for test in promise["tests"]:
-            file, _, name = test.partition("::")
-            path = ROOT / "tests" / file
-            if not path.is_file() or (name and f"\ndef {name}(" not in path.read_text()):
-                missing.append(test)
-    if missing:
-        raise LookupError(f"tests/claims.toml: there is no {', '.join(missing)}")
-    return "".join(f"\n## {about}\n\n{''.join(lines)}" for about, lines in found.items()) + "\n"
 
 
 def _collected(files: list[str]) -> list[Any]:
@@ -312,23 +430,30 @@ def pages() -> dict[Path, str]:
     """Every page with a generated part, as it should be."""
     ledgers = Ledgers()
     made: dict[str, Callable[[], str]] = {
-        "commands": commands,
+        "exit statuses": exit_statuses,
         "metrics": metrics,
         "claims": ledgers.table,
-        "promises": promises,
+        "promises": ledgers.promises,
+        "cves": ledgers.cves,
+        "severities": ledgers.severities,
         "track record": ledgers.track_record,
         "trust layouts": trust_layouts,
+        "trust mounts": trust_mounts,
         "trust stacks": trust_stacks,
         "sandbox clients": sandbox_clients,
         **{f"fields of {name}": lambda name=name: fields(name) for name in ("spec", "rule", "match", "env", "mount")},
         "annotations that steer": steering,
         "fields of annotation": lambda: fields("annotation"),
+        "agents that are refused": refused_agents,
+        "products": products,
+        "who holds what": who_holds_what,
     }
     found: dict[Path, str] = {}
-    for path in [*sorted((ROOT / "docs").glob("*.md")), ROOT / "tests/promises.md"]:
+    for path in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests/promises.md"]:
         text = path.read_text()
         if "<!-- generated: " in text:
             found[path] = BLOCK.sub(lambda match: match[1] + made[match[2]]() + match[3], text)
+    found[ROOT / "tests/hostile-pod/innocents.json"] = innocents()
     return found
 
 

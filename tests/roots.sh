@@ -1,11 +1,12 @@
 #!/bin/sh
 # Root file systems of Debians for the tests, with their engines and systemd: build/roots/SUITE. And one with programs
 # that make TLS connections: build/roots/trust. And one with both, and what docker and podman need for more than
-# containers of root: build/roots/sandboxes.
+# containers of root: build/roots/sandboxes. And one with package managers: build/roots/installers.
 #
-#   tests/roots.sh bookworm trixie forky
+#   tests/roots.sh bookworm trixie forky sid
 #   tests/roots.sh trust
 #   tests/roots.sh sandboxes
+#   tests/roots.sh installers
 #
 # They come from the mirror that this machine's own apt is configured with, and stay until what is wanted in them changes.
 set -eu
@@ -20,9 +21,16 @@ set_up() { # SUITE, trust or sandboxes
   case $suite in
   bookworm) packages=$packages,docker.io,podman,netavark ;; # debootstrap does not resolve container-network-stack
   forky) packages=$packages,criu,libcriu2 ;; # bookworm's does not run on Linux 6.18
+  sid) # the engines of today: tests/e2e/node/test_today.py
+    packages=$packages,criu,libcriu2,docker.io,docker-cli,docker-buildx,podman,netavark,buildah,runsc
+    ;;
   trust)
     suite=bookworm
     packages=$programs
+    ;;
+  installers)
+    suite=forky
+    packages=dnf,dnf5,zypper,createrepo-c,rpm,pacman-package-manager,libarchive-tools,p11-kit,openssl,ca-certificates
     ;;
   sandboxes)
     suite=bookworm
@@ -33,14 +41,22 @@ set_up() { # SUITE, trust or sandboxes
   root=build/roots/$name
   [ "$(cat "$root/.complete" 2>/dev/null)" != "$packages" ] || return 0
   echo "Setting up $root …"
-  rm -rf "$root"
+  rm -rf "$root" "$root.missing"
   mkdir -p build/roots
   script=/usr/share/debootstrap/scripts/$suite
   [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid # a suite that this debootstrap does not know yet
   debootstrap --variant=minbase "--include=$packages" "$suite" "$root" "$mirror" "$script" > "$root.log" 2>&1 ||
-    { tail -n 20 "$root.log" >&2; return 1; }
+    { gone "$name" || return 1; return 0; }
   rm -rf "$root"/var/cache/apt/archives/*.deb
   echo "$packages" > "$root/.complete"
+}
+
+# A suite that moves has days on which one of them cannot be installed. The tests that need it say so, the others run.
+gone() { # NAME
+  tail -n 20 "build/roots/$1.log" >&2
+  [ "$1" = sid ] || return 1
+  why=$(grep -E "^E: |^W: Failure|Couldn't find|Couldn't download" "build/roots/$1.log" | head -n 3 | tr '\n' ' ')
+  echo "cannot be installed today: ${why:-see build/roots/$1.log}" | tee "build/roots/$1.missing" >&2
 }
 
 # At once: they wait for the mirror and for the disk by turns.

@@ -4,11 +4,10 @@
 #   tests/run.sh --fast                    as any user: formatter, linter, types, and the unit tests that need neither root
 #                                         nor a build
 #   tests/run.sh --fast tests/unit -k glob only some of them; the arguments are pytest's
-#   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes; each target of
-#                                         tests/fuzz for a minute
+#   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes; the same
+#                                         inputs each time (tests/lab/explore.sh tries new ones)
 #   sudo tests/run.sh --rest               the same without what `--fast` runs
 #   sudo tests/run.sh tests/e2e/test_hook.py -k audit
-#   sudo tests/run.sh --fuzz 3600         only fuzz each target of tests/fuzz, for so many seconds
 #
 # In CI (CI=true) a test that is skipped because the machine lacks something counts as failed, and `--fast` tries as many
 # examples as the others.
@@ -84,11 +83,6 @@ if [ "${1:-}" = --rest ]; then
   shift
   rest=--rest
 fi
-if [ "${1:-}" = --fuzz ]; then
-  case ${2:-} in '' | *[!0-9]*) fail "--fuzz takes the seconds for each target" ;; esac
-  export REASSERT_FUZZ_SECONDS=$2
-  set -- --numprocesses=2 tests/fuzz -k test_target_holds
-fi
 [ "$(id -u)" -eq 0 ] || fail "run it as root: sudo tests/run.sh; without root: tests/run.sh --fast"
 
 # How long each part took, for the end.
@@ -100,9 +94,10 @@ took() { # NAME
 }
 
 began=$SECONDS
-packaging/apt.sh runc crun containerd podman busybox-static strace gdb debootstrap mandoc openssl curl wget git umoci rpmlint \
-  rpm runsc jq kubernetes-client iproute2 libc6-dev chromium-headless-shell zsh fish patch
-tests/promtool.sh
+packaging/apt.sh runc crun containerd podman busybox-static strace debootstrap mandoc openssl curl wget git umoci rpmlint \
+  rpm runsc p11-kit jq kubernetes-client iproute2 libc6-dev chromium-headless-shell zsh fish patch skopeo
+tests/tool.sh prometheus promtool
+tests/tool.sh docker-registry docker-registry
 took "packages"
 units=
 for argument; do
@@ -112,7 +107,7 @@ for argument; do
   esac
 done
 if [ "$units" != yes ]; then
-  tests/roots.sh bookworm trixie forky # containerd 1.6, 1.7 and 2.1
+  tests/roots.sh bookworm trixie forky sid # containerd 1.6, 1.7 and 2.1; docker 28, podman 5.8 and runsc of today
   took "root file systems"
 fi
 make_venv
@@ -131,7 +126,6 @@ if [ -n "$checking" ]; then
   wait "$checking" || { cat build/check.log; exit 1; }
   cat build/check.log
   took "formatter, linter and types, after the build"
-  export REASSERT_FUZZ_SECONDS=60
   # More workers than cores: they wait for a node to boot, an engine to start, or a deadline to pass.
   set -- --numprocesses=6 --dist=loadscope --no-loadscope-reorder --durations=20 tests
 fi

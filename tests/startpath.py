@@ -1,31 +1,30 @@
-"""The start path as it is: the modules and the bytes of code that real commands load.
+"""The start path as it is: the modules that real commands execute, and the bytes of their code.
 
     sudo build/venv-test/bin/python tests/startpath.py            the totals of each command
     sudo build/venv-test/bin/python tests/startpath.py --modules  and the modules of a corrected create
 
-The commands run unfrozen under `-X importtime`, which lists every module that the interpreter loads. Root: a policy
-below a directory of another user is not used. unit/test_import_budget.py holds the rules and the maximum.
+The commands run from the checkout, by the code that starts the frozen program (packaging/frozen_start.py). Root: a
+policy below a directory of another user is not used. unit/test_import_budget.py holds the rules.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import marshal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "packaging")]
 
-from unit.support import CONTAINERD, bind, config, document  # noqa: E402  # after the path is set
+import frozen_start  # noqa: E402  # after the path is set
+from unit.support import CONTAINERD, bind, config, document  # noqa: E402  # likewise
 
-from hook.core.policy.compiler import refresh  # noqa: E402  # likewise
+from hook.compile.in_force import refresh  # noqa: E402  # likewise
 
-PYTHON = [sys.executable, "-I", "-S", "-X", "importtime"]
+PYTHON = [sys.executable, "-I", "-S"]
 """Isolated and without `site`, as the frozen program runs."""
 
 RULE = {
@@ -35,62 +34,44 @@ RULE = {
 }
 MOUNT = {"hostPath": "/etc", "mountPath": "/etc/ssl"}
 
+_TELLING = """
+import marshal, posix, sys
+sys.path.insert(0, {root!r})
+before = set(sys.modules)
+def telling(function):
+    def told(*arguments):
+        executed = {{name for name, module in sys.modules.items() if type(module).__name__ != "Lazy"}}
+        posix.write(posix.open({file!r}, posix.O_WRONLY | posix.O_CREAT), " ".join(executed - before).encode())
+        function(*arguments)
+    return told
+posix.execve, posix._exit = telling(posix.execve), telling(posix._exit)
+{first}
+with open({code!r}, "rb") as start:
+    code = marshal.load(start)
+exec(code)
+"""
+"""Runs the start's code, and writes the modules that were executed to a file before the process becomes another one."""
 
-def imported(*command: str, text: str = "") -> tuple[set[str], subprocess.CompletedProcess[str]]:
-    """The modules that a command loads beyond those of an interpreter that does nothing."""
 
-    def modules(stderr: str) -> set[str]:
-        lines = [line for line in stderr.splitlines() if line.startswith("import time:")]
-        return {line.rpartition("|")[2].strip() for line in lines[1:]}
-
-    idle = subprocess.run([*PYTHON, "-c", "pass"], capture_output=True, text=True, check=True)
-    result = subprocess.run([*PYTHON, *command], capture_output=True, text=True, input=text, timeout=60)
-    own = modules(result.stderr)
-    assert own, result.stderr
-    return own - modules(idle.stderr), result
-
-
-def code(module: str) -> int:
-    """Bytes of one of our modules as the frozen program loads it: marshalled, without docstrings and assertions."""
-    return len(marshal.dumps(compile(_file(module).read_text(), module, "exec", optimize=2)))
-
-
-def _file(module: str) -> Path:
-    path = ROOT / Path(*module.split("."))
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+def executed(
+    directory: Path, *arguments: str, text: str = "", first: str = ""
+) -> tuple[set[str], subprocess.CompletedProcess[str]]:
+    """The modules that a command executes beyond those of an interpreter that does nothing. `first`: code before it."""
+    code, file = directory / "start", directory / "modules"
+    if not code.exists():
+        code.write_bytes(marshal.dumps(frozen_start.start_code(str(ROOT))))
+    file.unlink(missing_ok=True)
+    telling = _TELLING.format(root=str(ROOT), code=str(code), file=str(file), first=first)
+    command = [*PYTHON, "-c", telling, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, input=text, timeout=60)
+    assert file.exists(), result.stderr
+    return set(file.read_text().split()), result
 
 
 def size(modules: set[str]) -> tuple[int, int]:
     """The number of our modules among these, and the bytes of their code together."""
     own = [module for module in modules if module.partition(".")[0] == "hook"]
-    return len(own), sum(map(code, own))
-
-
-def imports(module: str) -> Iterator[str]:
-    """What one of our modules imports, also late: all but what is for the type checker."""
-    pending: list[ast.AST] = [ast.parse(_file(module).read_text())]
-    while pending:
-        node = pending.pop()
-        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING":
-            continue
-        pending += ast.iter_child_nodes(node)
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        if isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names if node.module.startswith("hook"))
-
-
-def reachable(module: str = "hook.start", found: set[str] | None = None) -> set[str]:
-    """Our modules that a command of the start path may load."""
-    found = set() if found is None else found
-    if module not in found and _file(module).exists():
-        found.add(module)
-        for name in imports(module):
-            if name.partition(".")[0] == "hook":
-                reachable(name.rpartition(".")[0], found)
-                reachable(name, found)
-    return found
+    return len(own), sum(len(frozen_start.code(module)) for module in own)
 
 
 class Start:
@@ -110,14 +91,15 @@ class Start:
         (self.directory / "policy.yaml").write_text(document(rule, **spec))
         refresh(f"{self.directory}/policy.yaml", f"{self.directory}/s")
 
-    def write(self, env: list[str]) -> None:
+    def write(self, env: list[str], has_volume: bool = True) -> None:
+        """A container's config.json. Without a volume, a hook has no mounts to look at."""
         volume = bind("/etc/ssl/certs", "/var/lib/kubelet/pods/0a/volumes/kubernetes.io~configmap/ca")
-        self.config.write_text(json.dumps(config(env, [volume], CONTAINERD)))
+        self.config.write_text(json.dumps(config(env, [volume] if has_volume else [], CONTAINERD)))
 
     def runtime(self, *arguments: str) -> set[str]:
         """The modules of `reassert runtime`, which must have executed the real runtime."""
         command = ["runtime", "--real", "/bin/true", *self.where, "--", "--root", f"{self.directory}/state"]
-        modules, result = imported(str(ROOT / "hook" / "__main__.py"), *command, *arguments)
+        modules, result = executed(self.directory, *command, *arguments)
         assert result.returncode == 0, result.stderr
         return modules
 
@@ -136,7 +118,7 @@ class Start:
 
     def hook(self, stage: str, text: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
         """The modules of `reassert hook`."""
-        return imported(str(ROOT / "hook" / "__main__.py"), "hook", *self.where, stage, text=text)
+        return executed(self.directory, "hook", *self.where, stage, text=text)
 
     def state(self) -> str:
         """What a runtime gives a hook on stdin."""
@@ -154,10 +136,11 @@ def main() -> None:
         found = {"create that corrects env and mounts": corrected, "exec": start.exec(["CA=/tmp/x"])[0]}
         start.set_policy({**RULE, "match": {"namespaces": ["other"]}, "mounts": [MOUNT]})
         found["create that changes nothing"] = start.create()
+        start.write(["CA=/tmp/x"], has_volume=False)
         found["hook that verifies"] = start.hook("createRuntime", start.state())[0]
     if sys.argv[1:] == ["--modules"]:
         for module in sorted(corrected):
-            print(f"{code(module) if module.startswith('hook') else '':>6}  {module}")
+            print(f"{len(frozen_start.code(module)) if module.startswith('hook') else '':>6}  {module}")
     for command, modules in found.items():
         count, total = size(modules)
         print(f"{command:40} {count:3} modules  {total:7} bytes")

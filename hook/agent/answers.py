@@ -1,4 +1,4 @@
-"""What the agent answers, why it does not (docs/agent.md), and how often."""
+"""What the agent answers, why it does not (docs/internals/agent.md), and how often."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from hook.core.metrics import NoMetrics
+from hook.resident.metrics import NoMetrics
 
 GO, CHANGED, REFUSED, COLD = "go", "changed", "refused", "cold"
 
@@ -15,7 +15,7 @@ VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE = "version", "options", "caller", "
 STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR = "stage", "mount", "pipe", "bundle", "late", "busy", "error"
 PROBE, LONG = "probe", "long"
 REASONS = (VERSION, OPTIONS, CALLER, POLICY, PATH, SIZE, STAGE, MOUNT, PIPE, BUNDLE, LATE, BUSY, ERROR, PROBE, LONG)
-"""The agent's reasons not to answer: words of the event's `cold` (docs/agent.md). front has more of its own."""
+"""The agent's reasons not to answer: words of the event's `cold` (internals/agent.md). front has more of its own."""
 
 
 class Fallback(BaseException):  # a BaseException: no `except Exception` may report it as an error of the container
@@ -23,19 +23,18 @@ class Fallback(BaseException):  # a BaseException: no `except Exception` may rep
 
 
 class Counters:
-    """What was answered: for `reassert agent --status` and the event at its end.
-
-    `metrics`: counts the same for Prometheus, with --metrics. `count`: of all answers.
-    """
+    """What was answered: for `reassert status -o json` and the event at its end."""
 
     def __init__(self, metrics: NoMetrics) -> None:
         self.metrics = metrics
+        """What counts the same for Prometheus, with --metrics."""
         self._warm: Counter[str] = Counter()
         self._cold: Counter[str] = Counter()
         self._dropped = 0
         self._new_drops: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.count = 0
+        """The number of all answers."""
         self._began = time.monotonic()
 
     def answered(self, answer: str, reason: str, seconds: float) -> None:

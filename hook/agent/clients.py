@@ -15,7 +15,6 @@ import os
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from hook.agent.answers import CALLER, COLD, ERROR, Counters
+from hook.agent.told import tell_unanswered
 from hook.core.base.errors import Undecided, describe
 from hook.core.base.system import is_shortage
 from hook.core.linux.mountns import root_of
@@ -104,7 +104,7 @@ _LINES = (b"\nCapEff:\t", b"\nUmask:\t")
 def _lives(connection: _socket.socket) -> bool:
     """Whether the process that connected has not ended, so that its pid is still its own. Raises OSError.
 
-    True before Linux 6.5, where this cannot be known (docs/agent.md).
+    True before Linux 6.5, where this cannot be known (docs/internals/agent.md).
     """
     try:
         (fd,) = _INT.unpack(connection.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, _INT.size))
@@ -121,11 +121,7 @@ def _lives(connection: _socket.socket) -> bool:
 
 
 class Client:
-    """A connection, of a process of root. `pid`: of that process, 0 if it has none in the agent's pid namespace.
-
-    `umask`: of that process. `unproven`: "", or the reason for a cold start if `Kernel.umask_of` proves nothing: the
-    process may ask for the status and nothing else. `polled`: whether the connection's descriptor is registered.
-    """
+    """A connection, of a process of root."""
 
     __slots__ = ("began", "connection", "pid", "polled", "umask", "unproven")
 
@@ -133,9 +129,14 @@ class Client:
         self.began = time.monotonic()
         self.connection = connection
         self.pid = pid
+        """The pid of the process, 0 if it has none in the agent's pid namespace."""
         self.umask = umask
+        """The umask of the process."""
         self.unproven = unproven
+        """The reason for a cold start if `Kernel.umask_of` proves nothing, else "": such a process may ask for the
+        status and nothing else."""
         self.polled = False
+        """Whether the connection's descriptor is registered."""
 
     def reply(self, frame: bytes) -> None:
         """Sends the answer and closes the connection."""
@@ -164,7 +165,7 @@ class _Door:
         """Sends the answer at once, and has the connection closed once the caller has read it."""
         with contextlib.suppress(OSError):
             connection.send(frame, _socket.MSG_DONTWAIT)
-        self._leaving.put((time.monotonic() + protocol.SECONDS, connection))
+        self._leaving.put((time.monotonic() + protocol.ANSWER_SECONDS, connection))
 
     def look_after(self) -> None:
         """Starts a thread where connections wait for one. Called by the main thread alone.
@@ -173,7 +174,7 @@ class _Door:
         thread that answers requests could enter no mount namespace any more (setns(2)).
         """
         now = time.monotonic()
-        stuck = now - self._moved > 3 * protocol.SECONDS and len(self._threads) < self._THREADS
+        stuck = now - self._moved > 3 * protocol.ANSWER_SECONDS and len(self._threads) < self._THREADS
         if not self._leaving.empty() and (stuck or not self._threads):
             self._moved = now
             thread = threading.Thread(target=self._close_all, name="door", daemon=True)
@@ -195,11 +196,12 @@ class _Door:
 
 
 class Job(NamedTuple):
-    """A request that a thread answers. `given`: the descriptor that came with it."""
+    """A request that a thread answers."""
 
     client: Client
     request: Request
     given: int
+    """The descriptor that came with it."""
 
 
 class Clients:
@@ -233,11 +235,11 @@ class Clients:
     def expire(self) -> None:
         """Drops those that have sent no request within a second. Called by the main thread, now and then."""
         self._door.look_after()
-        for client in self._taken_out(time.monotonic() - protocol.SECONDS):
+        for client in self._taken_out(time.monotonic() - protocol.ANSWER_SECONDS):
             if client.unproven:  # it may have sent something by now
                 self._turn_away(client)
             else:
-                self._drop(client.connection, "no request within a second")
+                self._drop(client, "no request within a second")
 
     def close(self) -> None:
         """Closes the listening socket, and the connections that have sent no request."""
@@ -258,6 +260,7 @@ class Clients:
         except OSError as error:  # no descriptor is free, for example; the connection stays in the backlog
             if not isinstance(error, BlockingIOError) and self._listener.fileno() >= 0:
                 self._counters.dropped(describe(error))
+                tell_unanswered(ERROR, 0, error=error)
                 time.sleep(0.01)
             return None
         finally:
@@ -267,16 +270,19 @@ class Clients:
         pid, uid, _ = _UCRED.unpack(connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _UCRED.size))
         if uid:  # a container's root can become another user, and reach the socket by CAP_DAC_OVERRIDE
             self._counters.dropped(f"uid {uid} is not root")
+            tell_unanswered("not root", pid, uid)
             self._door.answer(connection, b"")
             return None
         try:
             umask = self._kernel.umask_of(connection, pid)
         except OSError as error:
-            print(f"reassert: {describe(error)}", file=sys.stderr)
+            tell_unanswered(ERROR, pid, error=error)
             return Client(connection, pid, -1, ERROR)
         return Client(connection, pid, -1, CALLER) if umask is None else Client(connection, pid, umask)
 
     def _turn_away(self, client: Client) -> None:
+        if client.unproven == CALLER:
+            tell_unanswered(CALLER, client.pid)
         self._counters.answered(COLD, client.unproven, 0.0)
         self._door.answer(client.connection, protocol.cold(client.unproven))
 
@@ -288,15 +294,15 @@ class Clients:
         except BlockingIOError:
             self._wait_for(client)
         except Malformed as error:
-            self._drop(client.connection, str(error))
+            self._drop(client, str(error))
         except OSError as error:  # no descriptor is free, for example, also for the status
             if is_shortage(error) and not client.unproven:
-                print(f"reassert: {describe(error)}", file=sys.stderr)
+                tell_unanswered(ERROR, client.pid, error=error)
                 client.unproven = ERROR
             if client.unproven:
                 self._turn_away(client)
             else:
-                self._drop(client.connection, describe(error))
+                self._drop(client, describe(error))
         return None
 
     def _answer_unproven(self, client: Client) -> None:
@@ -331,7 +337,7 @@ class Clients:
     def _read(self, client: Client) -> tuple[bytes, list[int], int]:
         """A frame, its descriptors, and the flags of recvmsg(2). Raises BlockingIOError, OSError."""
         if not hasattr(self._own, "buffer"):  # one for each thread: a new one for each request costs page faults
-            self._own.buffer = bytearray(protocol.LIMIT)
+            self._own.buffer = bytearray(protocol.FRAME_LIMIT)
         size, controls, flags, _ = client.connection.recvmsg_into(
             [self._own.buffer], _socket.CMSG_LEN(_INT.size), _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
         )
@@ -354,8 +360,9 @@ class Clients:
         if client.unproven:
             self._turn_away(client)
         else:
-            self._drop(client.connection, reason)
+            self._drop(client, reason)
 
-    def _drop(self, connection: _socket.socket, reason: str) -> None:
-        connection.close()
+    def _drop(self, client: Client, reason: str) -> None:
+        client.connection.close()
         self._counters.dropped(reason)
+        tell_unanswered(reason, client.pid)

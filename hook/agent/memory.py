@@ -11,16 +11,16 @@ from typing import Any
 
 from hook.agent.answers import POLICY, Fallback
 from hook.agent.filecache import FileCache, is_settled
-from hook.core import events
 from hook.core.base.compare import parents
 from hook.core.base.system import Untrusted, trusted
 from hook.core.decide import Case
-from hook.core.metrics import NoMetrics
+from hook.core.linux.look_node_paths import Known
 from hook.core.policy import store
 from hook.core.policy.model import Policy
-from hook.core.reserve import Reserved
-from hook.entry.caller import RUNTIME, Options
-from hook.entry.write_spec import FLAG
+from hook.core.reserve.reserved_env import Reserved
+from hook.entry.caller import WRAPPER, Options
+from hook.entry.write_spec import HOOK_FLAG
+from hook.resident.metrics import NoMetrics
 
 _Keys = Sequence[tuple[int, ...]]
 
@@ -47,10 +47,10 @@ class WarmStarts:
 
     def add(self, options: Options, case: Case, is_exec: bool) -> None:
         """Count one that was answered just now. Probes are no starts of the node's users."""
-        adapter = case.adapter
-        if FLAG in options.flags:  # the hook completes the work of the wrapper, which alone tells it the path
-            adapter = RUNTIME if options.config else "precreate"
-        probe = events.is_probe(case.adapter, case.container_id, case.identity)
+        adapter = case.adapter.name
+        if HOOK_FLAG in options.flags:  # the hook completes the work of the wrapper, which alone tells it the path
+            adapter = WRAPPER
+        probe = case.is_probe()
         if not is_exec:
             self.metrics.unchanged(adapter, probe)
         elif not probe:
@@ -91,8 +91,10 @@ class Memory:
         self.bundles: FileCache[str] = FileCache(_DECISIONS)
         self.decisions: FileCache[Reserved | None] = FileCache(_DECISIONS)
         self.answers: dict[tuple[str, str], dict[str, str]] = {}  # answers to hook.core.facts.cri, by method and id
+        self.known: Known = {}
         self.starts = WarmStarts()
         self.options: dict[tuple[str, str], Options] = {}
+        self.called: set[str] = set()  # dispatchers and hook files by which requests came (hook.agent.holder)
         self.own_trees = {os.stat(tree).st_dev for tree in ("/proc", "/dev")}  # a path there differs between processes
         self._policy: tuple[object, Policy] | None = None
         self._last: tuple[object, Policy] | None = None

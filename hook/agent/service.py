@@ -12,7 +12,6 @@ import select
 import signal
 import socket
 import stat
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,17 +21,19 @@ from hook.agent.answers import BUSY, CHANGED, COLD, ERROR, GO, LATE, REFUSED, Co
 from hook.agent.clients import Client, Clients, Job
 from hook.agent.holder import Holder
 from hook.agent.memory import Memory
+from hook.agent.told import begin, tell_cold
 from hook.agent.work import answer
 from hook.agent.workers import RELIEF, Workers
 from hook.core import events
 from hook.core.base.errors import ReassertError, Usage, describe
-from hook.core.base.notifier import Notifier
-from hook.core.base.system import make_directory, timestamp, trusted
+from hook.core.base.system import make_directory, trusted
 from hook.core.linux.mountns import few_arenas, own_directories, own_root, trim_memory
 from hook.core.linux.volumes import sweep
-from hook.core.metrics import NoMetrics
-from hook.core.policy.resident import Resident
 from hook.entry import protocol
+from hook.resident import oplog, service
+from hook.resident.metrics import NoMetrics
+from hook.resident.notifier import Notifier
+from hook.resident.policy import Resident
 
 ADAPTER = "agent"
 LISTENING, DROPPED, ENDED = "agent.listening", "agent.dropped", "agent.ended"
@@ -45,9 +46,6 @@ REQUESTS = 256
 
 NICE = -10
 """The agent's nice value: container starts wait for it, and a request takes it a millisecond (setpriority(2))."""
-
-SWITCH = 0.0005
-"""Seconds after which a thread yields to another one that waits; Python's default is 5 ms."""
 
 _COLLECTED = 500
 """After so many answers the main thread collects reference cycles; after fewer ones if no request comes. Python's own
@@ -62,8 +60,6 @@ _ANSWERS = {b"G": GO, b"A": CHANGED, b"R": REFUSED, b"C": COLD}
 
 
 _BACKLOG = 4096
-_SUN_PATH = 107
-"""Bytes that the path of a socket may have (unix(7))."""
 
 
 class _Stop(BaseException):
@@ -71,14 +67,14 @@ class _Stop(BaseException):
 
 
 class Plugin:
-    """The NRI plugin, in a thread of this process.
-
-    `connected`: whether a runtime asks it about containers. `healthy`: whether it is alive. `serve`: never returns.
-    """
+    """The NRI plugin, in a thread of this process."""
 
     def __init__(self, connected: Callable[[], bool], healthy: Callable[[], bool], serve: Callable[[], object]) -> None:
+        """`serve`: never returns."""
         self.connected = connected
+        """Whether a runtime asks it about containers."""
         self.healthy = healthy
+        """Whether it is alive."""
         self._serve = serve
         threading.Thread(target=self._run, name="nri", daemon=True).start()
 
@@ -86,7 +82,8 @@ class Plugin:
         try:
             self._serve()
         except BaseException as error:  # systemd starts the agent again; until then starts are cold
-            print(f"reassert: the NRI plugin ended: {describe(error)}", file=sys.stderr)
+            oplog.error("nri.ended", exc_info=error)
+        oplog.close()
         os._exit(1)
 
 
@@ -99,18 +96,14 @@ def main(
 
     `metrics_of`: what counts. `start_plugin`: starts the NRI plugin.
     """
-    for name in ("socket", "policy", "store", "events"):
-        if not getattr(chosen, name).startswith("/"):
-            raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
+    service.check_paths(chosen)
     notifier = Notifier()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stop)
+    service.begin(_stop)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    os.chdir("/")
     few_arenas()
+    begin()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, DESCRIPTORS), most))
-    sys.setswitchinterval(SWITCH)
     with contextlib.suppress(OSError):  # not allowed: it is slower on a busy node
         os.setpriority(os.PRIO_PROCESS, 0, NICE)
     try:
@@ -124,6 +117,7 @@ def main(
         gc.disable()
         agent.tell_systemd()
         agent.log(LISTENING, "info", f"listening at {chosen.socket}")
+        oplog.info("agent.started", version=__version__, socket=chosen.socket, **_settings(chosen))
         try:
             agent.run()
         finally:
@@ -140,8 +134,14 @@ def _stop(*_: object) -> None:
     raise _Stop
 
 
+def _settings(chosen: argparse.Namespace) -> dict[str, object]:
+    """The options of the command line, for the operation log."""
+    names = ("policy", "store", "events", "nri", "metrics", "textfile")
+    return {name: getattr(chosen, name, None) for name in names}
+
+
 class Agent:
-    """The connections of one listening socket. `plugin`: the NRI plugin, if it is in this process."""
+    """The connections of one listening socket."""
 
     def __init__(self, listener: socket.socket, memory: Memory, notifier: Notifier, counters: Counters) -> None:
         self._memory = memory
@@ -149,15 +149,18 @@ class Agent:
         self._counters = counters
         self._poll = select.epoll()
         self._clients = Clients(listener, self._poll, counters, lambda: json.dumps(self.status()).encode())
-        self._workers: Workers[Job] = Workers(REQUESTS, self._poll, self._clients.take, self._work, own_directories)
+        self._workers: Workers[Job] = Workers(
+            REQUESTS, poll=self._poll, take=self._clients.take, work=self._work, prepare=own_directories
+        )
         self._told = 0.0
         self._answers = self._collected = 0  # the number of answers at the last look, and at the last collection
         self._policy = Resident(memory.source, memory.directory)
         self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         self._here = own_root()
         self._state = ""  # as systemd shows it
-        self._holder, self._holds = Holder(), ""
+        self._holder, self._holds = Holder(memory.called), ""
         self.plugin: Plugin | None = None
+        """The NRI plugin, if it is in this process."""
 
     def run(self) -> None:
         """Serves requests until an exception ends it: idle threads take them, and this one where none is idle."""
@@ -191,6 +194,7 @@ class Agent:
         for fd, _ in self._poll.poll(RELIEF, 1):
             job = self._clients.take(fd)
             if job and not self._workers.submit(job):
+                self._tell_cold(BUSY, job)
                 self._answered(job.client, protocol.cold(BUSY))
                 os.close(job.given)
 
@@ -210,14 +214,15 @@ class Agent:
     def close(self) -> None:
         """Closes the listening socket and idle connections, and waits a second for requests that are being answered."""
         self._clients.close()
-        self._workers.wait(protocol.SECONDS)
+        self._workers.wait(protocol.ANSWER_SECONDS)
         self._told = 0.0
         self._tell_dropped()
         counts = self._counters.as_json()
         self.log(ENDED, "info", f"answered {sum(counts['warm'].values())} container starts and hooks", answers=counts)
+        oplog.info("agent.stopped", version=__version__, **counts)
 
     def status(self) -> dict[str, object]:
-        """For `reassert agent --status`."""
+        """The answer to STATUS: what `reassert status` shows of the agent."""
         pages = int(open("/proc/self/statm").read().split()[1])  # noqa: SIM115  # closed at once by its reference count
         return {
             "version": __version__,
@@ -234,30 +239,28 @@ class Agent:
 
     def log(self, event: str, level: str, text: str, **more: object) -> None:
         """Logs an event about the agent itself."""
-        now = timestamp(time.time_ns())
-        with contextlib.suppress(Fallback):
-            events.SETTINGS[:] = self._memory.policy().event_log
-        events.write(
-            self._memory.events,
-            {"event": event, "timestamp": now, "adapter": ADAPTER, "level": level, "message": text, **more},
-        )
+        record = events.of_adapter(ADAPTER, event, level, text, **more)
+        try:
+            policy = self._memory.policy()
+        except Fallback:
+            policy = self._policy.last
+        events.write(self._memory.events, record, policy.event_log)
 
     def _work(self, job: Job) -> bool:
         """Answer a request; whether its thread stands where it stood before."""
         client = job.client
         try:
             try:
-                if time.monotonic() - client.began > protocol.SECONDS:
+                if time.monotonic() - client.began > protocol.ANSWER_SECONDS:
                     raise Fallback(LATE)
                 if job.given >= self._descriptors:  # open(2) takes the lowest free descriptor: soon none is left
                     raise Fallback(BUSY)
                 frame = answer(self._memory, job.request, client, job.given)
             except Fallback as reason:
-                if reason.__cause__:
-                    print(f"reassert: {describe(reason.__cause__)}", file=sys.stderr)
+                self._tell_cold(str(reason), job, reason.__cause__)
                 frame = protocol.cold(str(reason))
             except BaseException as error:  # if the error stays, the cold start reports it
-                print(f"reassert: {describe(error)}", file=sys.stderr)
+                self._tell_cold(ERROR, job, error)
                 frame = protocol.cold(ERROR)
             self._answered(client, frame)
         finally:
@@ -267,6 +270,9 @@ class Agent:
             return job.request.kind == protocol.RUNTIME or own_root() == self._here
         except OSError:
             return False
+
+    def _tell_cold(self, reason: str, job: Job, error: BaseException | None = None) -> None:
+        tell_cold(reason, job.request, given=job.given, pid=job.client.pid, began=job.client.began, error=error)
 
     def _answered(self, client: Client, frame: bytes) -> None:
         client.reply(frame)
@@ -287,7 +293,7 @@ class Agent:
     def _tell_dropped(self) -> None:
         """Logs one event for all clients that were dropped within a second."""
         now = time.monotonic()
-        if now - self._told > protocol.SECONDS and (dropped := self._counters.new_drops()):
+        if now - self._told > protocol.ANSWER_SECONDS and (dropped := self._counters.new_drops()):
             self._told = now
             text = "connections without a valid request were dropped"
             self.log(DROPPED, "warning", text, count=dropped.total(), reasons=dict(dropped.most_common(16)))
@@ -301,8 +307,8 @@ def listener_at(path: str) -> tuple[socket.socket, bool]:
         if listener.family != socket.AF_UNIX or listener.type != socket.SOCK_SEQPACKET:
             raise Usage("the socket unit has to have ListenSequentialPacket=")
         return listener, False
-    if len(os.fsencode(path)) > _SUN_PATH:
-        raise Usage(f"--socket takes a path of at most {_SUN_PATH} bytes, not {path!r}")
+    if len(os.fsencode(path)) > service.SOCKET_PATH_BYTES:
+        raise Usage(f"--socket takes a path of at most {service.SOCKET_PATH_BYTES} bytes, not {path!r}")
     _check_directory(os.path.dirname(path))
     _check_free(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -19,7 +19,16 @@ from hook.agent.clients import Client
 from hook.agent.memory import Memory
 from hook.core import events
 from hook.core.base.errors import Refused, Usage
-from hook.core.base.system import OWN, hooks_stderr, is_file, is_link, read_fd, replace_file, stat_of, temporary_of
+from hook.core.base.system import (
+    OWN_STDERR,
+    hooks_stderr,
+    is_file,
+    is_link,
+    read_fd,
+    replace_file,
+    stat_of,
+    temporary_of,
+)
 from hook.core.base.text import message
 from hook.core.container.identity import Identity
 from hook.core.container.runtime_records import (
@@ -29,26 +38,30 @@ from hook.core.container.runtime_records import (
     bundle_of,
     from_sandbox,
 )
-from hook.core.container.spec import LIMIT
-from hook.core.decide import Case, Verdict
+from hook.core.container.spec import CONFIG_LIMIT
+from hook.core.decide import Case
 from hook.core.facts import cri
-from hook.core.linux import early, idmap, look, lookdevices, place, volumes
 from hook.core.linux.mountns import open_plain
 from hook.core.policy.model import Policy
-from hook.core.reserve import Reserved
-from hook.entry import exec as execs
+from hook.core.reserve.reserved_env import Reserved
+from hook.core.verdict import Verdict
 from hook.entry import hook as hooks
-from hook.entry import preload, protocol, runtime
-from hook.entry.caller import Options
+from hook.entry import process, protocol, runtime
+from hook.entry.caller import WRAPPER, Options
 from hook.entry.cmdline import Invocation
 from hook.entry.protocol import HOOK, Request
 from hook.entry.runtime import refuse
+from hook.resident.service import tell_undecided
 
-_SECONDS = protocol.SECONDS * 0.9
+_SECONDS = protocol.ANSWER_SECONDS * 0.9
 """The age of a request from which the agent changes nothing for it: front is about to start cold."""
 
 _LARGEST = 4 << 20
 """The largest file of a container in bytes. Parsing a larger file would delay other requests; a cold start does it."""
+
+_LARGEST_WRITTEN = 256 << 10
+"""The largest file that is replaced, in bytes. /run is a tmpfs: its pages count for the memory of who writes them, here
+the agent's (memory.high in its unit), until the container's bundle is removed. A cold start writes larger ones."""
 
 _ENTRIES = 10_000
 """The most entries of a file: each is examined, and other threads run only in between. A usual
@@ -66,22 +79,21 @@ labels of a sandbox nor the annotations of a container ever change in CRI."""
 _DISPATCHERS = 64
 """The most real runtimes whose options are cached."""
 
-LOADED = (preload, early, idmap, look, lookdevices, place, volumes)
-"""Modules that other modules import on use. The agent imports them before the first request, and before its threads."""
-
 _NOT_PLAIN = (errno.ELOOP, errno.ENOSYS, errno.EPERM)
 """Errors of openat2(2): a magic link is part of the path, or systemd's system call filter does not know the call."""
 
 _WARM_STAGES = (hooks.PRESTART, hooks.CREATE_RUNTIME, hooks.POSTSTOP)
 
 
-class Asking(hooks.HookCaller, execs.ExecCaller):
+class Asking(hooks.HookCaller, process.ExecCaller):
     """The process that runs front. `given`: the descriptor that came with the request."""
 
     __slots__ = ("_connection", "_cpu", "_deadline", "_given", "_held", "_log", "_memory", "_pid", "_replaced", "_said")
 
     def __init__(self, memory: Memory, request: Request, client: Client, given: int) -> None:
-        super().__init__({b"XDG_RUNTIME_DIR": request.runtime_directory} if request.runtime_directory else {})
+        directory = request.runtime_directory
+        super().__init__(_options(memory, request, client.pid), {b"XDG_RUNTIME_DIR": directory} if directory else {})
+        self.name = hooks.ADAPTER if request.kind == HOOK else WRAPPER
         self._memory = memory
         self._connection = client.connection
         self._pid = client.pid
@@ -92,7 +104,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self._held: tuple[str, int, os.stat_result] | None = None  # config.json, opened
         self._log = ""  # the runtime's --log
         self._replaced = ""  # path of a file that this request replaced, after `plain` had opened it
-        self.start = {"start": "warm"}
+        self.started = {"start": "warm"}
+        self.known = memory.known
 
     def said(self) -> str:
         """Returns the lines for the caller's standard error."""
@@ -119,25 +132,14 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
     def say(self, text: str, is_hook: bool = False) -> None:
         """Adds a line for the caller's standard error, with the words of a cold start."""
         line = f"reassert: {message(text)}\n"
-        stderr = hooks_stderr(self._pid) if is_hook else OWN
-        if stderr == OWN:
+        stderr = hooks_stderr(self._pid) if is_hook else OWN_STDERR
+        if stderr == OWN_STDERR:
             self._said.append(line)
         elif stderr >= 0:
             with open(stderr, "wb", buffering=0) as file, contextlib.suppress(OSError):
                 file.write(line.encode())
 
-    def options(self, request: Request) -> Options:
-        """Returns the options of the wrapper. They are the same in each request of one dispatcher. Raises Usage."""
-        kept = self._memory.options
-        found = kept.get((request.real, request.hook))
-        if found is None:
-            more = ["--hook", request.hook] if request.hook else []
-            found = Options(["--real", request.real, *_where(request), *more], ("real", "hook"))
-            if len(kept) < _DISPATCHERS:
-                kept[request.real, request.hook] = found
-        return found
-
-    def policy(self, options: Options) -> Policy:
+    def policy(self) -> Policy:
         """Returns the policy in force. `answer` has checked that the caller names the agent's own policy and store."""
         return self._memory.policy()
 
@@ -159,7 +161,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         try:
             parent = stat_of(self._pid)[1]
             with open(f"/proc/{parent}/cmdline", "rb") as file:
-                return file.read(LIMIT).decode("utf-8", "surrogateescape").split("\0")[1:-1]
+                return file.read(CONFIG_LIMIT).decode("utf-8", "surrogateescape").split("\0")[1:-1]
         except OSError:
             return []
 
@@ -180,7 +182,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                 return super().config(path)
             if status.st_size > _LARGEST:
                 raise Fallback(answers.SIZE)
-            return _few(read_fd(fd, LIMIT, path, status.st_size))
+            return _few(read_fd(fd, CONFIG_LIMIT, path, status.st_size))
         finally:
             os.close(fd)
 
@@ -270,7 +272,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
                 or from_sandbox(base)
             )
 
-        return bundle_of(container_id, root, real, self.environment, recorded)
+        return bundle_of(container_id, root=root, real=real, environment=self.environment, recorded=recorded)
 
     def decided(self, config: str) -> Reserved | None:
         """Returns what was decided at the create, cached while config.json is unchanged."""
@@ -279,12 +281,12 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         self.plain(config)
         return self._memory.decisions.get(config, lambda: super(Asking, self).decided(config))
 
-    def checkpoint(self, path: str, limit: int) -> bytes:
+    def read(self, path: str, limit: int) -> bytes:
         """Returns kubelet's device checkpoint, cached while the file is unchanged."""
         with contextlib.suppress(OSError):
             if os.stat(path).st_size > min(limit, _LARGEST_CHECKPOINT):
                 raise Fallback(answers.SIZE)
-        return self._memory.checkpoints.get(path, lambda: super(Asking, self).checkpoint(path, limit))
+        return self._memory.checkpoints.get(path, lambda: super(Asking, self).read(path, limit))
 
     def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
         """Asks as a cold start does, and caches the answers by container. Raises Fallback without one in time."""
@@ -292,7 +294,7 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         found = kept.get((method, asked_id))
         if found is None:
             try:
-                found = cri.asked(directory, method, asked_id, identity, self._deadline - time.monotonic())
+                found = cri.asked(directory, method, asked_id, identity, seconds=self._deadline - time.monotonic())
             except TimeoutError:
                 raise Fallback(answers.LATE) from None
             if found is not None and sum(len(key + value) for key, value in found.items()) <= _LONGEST:
@@ -303,6 +305,8 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces a file while front waits. A cold start removes the temporary file, so that it cannot come later."""
+        if len(data) > _LARGEST_WRITTEN:
+            raise Fallback(answers.SIZE)
         try:
             replace_file(path, data, temporary=temporary_of(path, self._pid), before_rename=self.still_waits)
             self._replaced = path
@@ -316,19 +320,23 @@ class Asking(hooks.HookCaller, execs.ExecCaller):
         """Raises Fallback: only a cold start mounts, because an agent that is late could mount after front gave up."""
         raise Fallback(answers.MOUNT)
 
-    def report(self, options: Options, verdict: Verdict) -> None:
+    before_placing = before_waiting = before_mounting
+
+    def report(self, case: Case, verdict: Verdict) -> None:
         """Writes the event. Raises Refused if the verdict is a refusal; Fallback, if it cannot be appended to --log."""
         if verdict.refusal:
             self.check_log()
-        super().report(options, verdict)
+        if verdict.event:
+            tell_undecided(verdict.event)
+        super().report(case, verdict)
 
-    def count(self, options: Options, case: Case, is_exec: bool = False) -> None:
+    def count(self, case: Case, is_exec: bool = False) -> None:
         """Counts a container that needed nothing, or an exec, in this process, while front waits.
 
         Also once a file is replaced: the start is cold then, and finds nothing to correct.
         """
         self._waits()
-        self._memory.starts.add(options, case, is_exec)
+        self._memory.starts.add(self.options, case, is_exec)
 
 
 def answer(memory: Memory, request: Request, client: Client, given: int) -> bytes:
@@ -352,35 +360,28 @@ def answer(memory: Memory, request: Request, client: Client, given: int) -> byte
 
 
 def _of_hook(request: Request, caller: Asking) -> bytes:
-    try:
-        options = hooks.options_of([*_where(request), *request.arguments])
-    except Usage:
-        raise Fallback(answers.OPTIONS) from None
-    if options.operands[0] not in _WARM_STAGES:
+    options = caller.options
+    if caller.stage not in _WARM_STAGES:
         raise Fallback(answers.STAGE)
     if options.config.rpartition("/")[0] != options.bundle:
         caller.plain(options.bundle)
-    status = hooks.run(options, caller)
+    status = hooks.run(caller)
     return _ended(caller, status) if status else protocol.go()
 
 
 def _of_runtime(request: Request, caller: Asking) -> bytes:
-    try:
-        options = caller.options(request)
-    except Usage:
-        raise Fallback(answers.OPTIONS) from None
     invocation = Invocation(request.arguments)
     _check_probe(invocation.container_id)
     caller.check_paths(invocation)
     try:
-        arguments = runtime.passed_on(options, invocation, caller)
+        arguments = runtime.passed_on(invocation, caller)
     except Refused as error:
         caller.check_log()
         return _ended(caller, refuse(invocation, str(error), caller))
     if arguments == request.arguments:
         return protocol.go()
     frame = protocol.changed(arguments)
-    if len(frame) > protocol.LIMIT or len(arguments) > protocol.ARGUMENTS:
+    if len(frame) > protocol.FRAME_LIMIT or len(arguments) > protocol.ARGUMENTS:
         raise Fallback(answers.SIZE)
     return frame
 
@@ -390,12 +391,43 @@ def _ended(caller: Asking, status: int) -> bytes:
     return protocol.refused(status, caller.said())
 
 
+def _options(memory: Memory, request: Request, pid: int) -> Options:
+    """Returns the options of front, which has this pid. Raises Fallback.
+
+    The wrapper's are the same in each request of one dispatcher.
+    """
+    kept = memory.options
+    found = kept.get((request.real, request.hook)) if request.kind != HOOK else None
+    if found:
+        return found
+    try:
+        if request.kind == HOOK:
+            return hooks.options_of([*_where(request), *request.arguments])
+        more = ["--hook", request.hook] if request.hook else []
+        found = Options(["--real", request.real, *_where(request), *more], ("real", "hook"))
+    except Usage:
+        raise Fallback(answers.OPTIONS) from None
+    if len(kept) < _DISPATCHERS:
+        kept[request.real, request.hook] = found
+        memory.called.update(path for path in (request.hook, _dispatcher(pid)) if path[:1] == "/")
+    return found
+
+
+def _dispatcher(pid: int) -> str:
+    """Returns the path of the file whose interpreter front is, "" if it is not known."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.fsdecode(file.read(CONFIG_LIMIT).split(b"\0")[1])
+    except (OSError, IndexError):
+        return ""
+
+
 def _where(request: Request) -> list[str]:
     return ["--policy", request.policy, "--store", request.store, "--events", request.events]
 
 
 def _check_probe(text: str) -> None:
-    """Raises Fallback for a probe of `node verify` that is to start cold. `text`: names the container."""
+    """Raises Fallback for a probe of `verify` that is to start cold. `text`: names the container."""
     if not os.access(events.PROBES, os.F_OK):  # the usual case, without the cost of an exception
         return
     try:

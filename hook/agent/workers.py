@@ -37,12 +37,12 @@ class Workers(Generic[T]):
     `poll`: what idle threads wait for. `take`: returns the request behind a descriptor that is ready, or None; it never
     raises. `work`: does one; it never raises, and returns whether its thread may do another one. `prepare`: called in
     each new thread. `idle`: seconds after which a thread beyond READY ends.
-    `crowded`: set when no thread is idle any more; the thread that waits for it clears it.
     """
 
     def __init__(
         self,
         limit: int,
+        *,
         poll: select.epoll,
         take: Callable[[int], T | None],
         work: Callable[[T], bool],
@@ -65,6 +65,7 @@ class Workers(Generic[T]):
         self._kick = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)  # wakes one idle thread
         poll.register(self._kick, select.EPOLLIN | select.EPOLLET)
         self.crowded = threading.Event()
+        """Set when no thread is idle any more; the thread that waits for it clears it."""
 
     def start(self) -> None:
         """Starts the threads that are always there, as far as they are missing."""

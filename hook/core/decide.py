@@ -1,235 +1,208 @@
-"""One container at one adapter: load, identify, select, gather, plan; act; then one event that says what was done.
+"""One container at one adapter: identify, select, gather, plan; act; then one event that says what was done.
 
-Every adapter and `explain` use it, and none has its own copy of a step. Part of the start path: builtins only.
+Every adapter and `explain` use it, and none has its own copy of a step.
 """
+
+from __future__ import annotations
 
 import posix
 import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
-from hook.core.base.errors import CAUSED_BY_THE_CONTAINER, describe
-from hook.core.base.system import is_shortage, read_file, timestamp
+from hook.core import audited, report
+from hook.core.audited import AuditedRules
+from hook.core.base.errors import CAUSED_BY_THE_CONTAINER, describe, named
+from hook.core.base.system import is_shortage, read_file
+from hook.core.base.text import WHERE_TO_LOOK, joined
+from hook.core.container import dockershim
 from hook.core.container.identity import Identity
-from hook.core.events import (
-    DENIED,
-    EDITED,
-    ENTRIES,
-    ERROR,
-    HELD,
-    INEXACT,
-    NODE_PATHS,
-    REMOUNTABLE,
-    SETTINGS,
-    WOULD_DENY,
-    is_probe,
-)
-from hook.core.facts import Container
+from hook.core.container.oci import Mount
+from hook.core.container.start import Start
+from hook.core.events import is_probe
+from hook.core.facts import Container, Facts, cri, mount_points
 from hook.core.facts.gather import gather
+from hook.core.linux import volumes
 from hook.core.plan import ALL, Plan, plan
-from hook.core.policy.model import AUDIT, IGNORE, Match, Policy, select
-from hook.core.reserve import Edit, Reason
+from hook.core.policy.model import AUDIT, IGNORE, Match, Policy, Rule, select
+from hook.core.reserve.edits import Reason
+from hook.core.verdict import Verdict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any, TypeVar
-
-    from hook.core.audited import AuditedRules
-    from hook.core.container.start import Start
-    from hook.core.facts.cri import Ask
-
-    T = TypeVar("T", bound=Start)
-
-CONFIG, CONTAINER, NOWHERE = "config.json", "container", ""
-"""Where an adapter verified the result: in config.json as the runtime reads it, in the container's own mount namespace,
-or nowhere, because the adapter only asked another program for the edits."""
+T = TypeVar("T", bound=Start)
 
 
-class Done:
-    """The result of an adapter's attempt to carry out a plan.
+class Adapter:
+    """What an adapter of reassert gives to decisions about containers: the policy, and how it reads, asks and waits.
 
-    `verified`: where the adapter verified the result: CONFIG, CONTAINER or NOWHERE. `denials`: why the container must
-    not start, as the adapter found while it acted. `edits`: the edits that the event names; None: all of the plan's.
-    `handed_on`: the event is made later, by a hook that verifies the result or by the adapter itself (`Case.event`).
-    `draft`: the event that an earlier adapter left for this one to complete. `remountable`: the read-only reserved
-    mounts that the container can make writable again, each with the reason. `node_paths`: as `Plan.node_paths`, seen in
-    the container's mounts.
+    The defaults are those of a process of one container that asks no engine. Subclasses: hook.entry.caller.Caller (the
+    runtime wrapper, the hook, and the agent for both), hook.nri.creation.Question, hook.ops.adapter.Command.
     """
 
-    remountable: "Sequence[str]" = ()
-    node_paths: "Sequence[str]" = ()
+    name = ""
+    """The adapter, in events."""
+    kinds = ALL
+    """The kinds that the adapter enforces (hook.core.plan.STEPS)."""
+    started: Mapping[str, str] = {}
+    """Fields of the event, whether the start is warm or cold (internals/agent.md); none for a process that stays."""
+    store = ""
+    """The directory of the store, which has the key of the hashes in events; "" for none."""
+    sockets = ""
+    """The directory of the store, which names the engines' sockets (hook.core.facts.cri); "": no engine is asked."""
+    learns = False
+    """Whether the engine and kubelet are asked for what the policy needs of them (`Policy.asks`)."""
+    is_gvisor = False
+    """Whether the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too."""
+    decides_audited = True
+    """Whether what rules in mode Audit would do is decided as well."""
+    file = ""
+    """The file that is read or written: that of an OSError without a path."""
 
-    def __init__(
-        self,
-        verified: str = NOWHERE,
-        denials: "Sequence[Reason]" = (),
-        edits: "Sequence[Edit] | None" = None,
-        handed_on: bool = False,
-        draft: "dict[str, object] | None" = None,
-    ) -> None:
-        self.verified = verified
-        self.denials = denials
-        self.edits = edits
-        self.handed_on = handed_on
-        self.draft = draft
+    def policy(self) -> Policy:
+        """The policy in force. Raises Undecided."""
+        raise NotImplementedError
 
+    def read(self, path: str, limit: int) -> bytes:
+        """A record of kubelet, such as its device checkpoint. Raises Undecided, OSError."""
+        return read_file(path, limit)
 
-class Verdict:
-    """The result for one container.
+    def status(self, path: str) -> posix.stat_result:
+        """Of a file of the node whose path the pod's author may have chosen. Raises OSError."""
+        return posix.stat(path)
 
-    `refusal`: one line for the engine, or "". `event`: the event for the log, or None. `plan`: None if no decision was
-    reached. `reasons`: why Enforce mode would refuse the container. `unchanged`: the case, if there was nothing to do.
-    """
+    def ask(self, directory: str, method: str, asked_id: str, identity: Identity) -> dict[str, str] | None:
+        """An answer of the engine or of kubelet (hook.core.facts.cri.asked); None without one in time."""
+        return cri.ask_in_time(directory, method, asked_id, identity)
 
-    def __init__(
-        self,
-        refusal: str,
-        event: "dict[str, object] | None",
-        plan: "Plan | None" = None,
-        reasons: "Sequence[Reason]" = (),
-        unchanged: "Case | None" = None,
-    ) -> None:
-        self.refusal = refusal
-        self.event = event
-        self.plan = plan
-        self.reasons = reasons
-        self.unchanged = unchanged
+    def still_waits(self) -> None:
+        """Called between two steps and in long loops. May raise: the answer is of no use any more."""
+
+    def before_mounting(self) -> None:
+        """Called before a tmpfs is mounted on the node. May raise."""
+
+    def facts(self, policy: Policy, identity: Identity, matches: list[Match], container_id: str) -> Facts:
+        """What the node has of what the matching rules need. Raises OSError, Unacceptable."""
+        return gather(self, policy, identity, matches, container_id=container_id)
+
+    def add_mounted(self, facts: Facts, rules: list[Rule], mounts: list[Mount]) -> None:
+        """Add to the facts what a container's mounts show of the node, as far as the rules need it. Raises OSError."""
+        reserved = [mount for rule in rules for mount in rule.mounts]
+        paths = {mount.destination for mount in reserved}
+        if True in [bool(mount.allow_below) or len(mount.around & paths) > 1 for mount in reserved]:
+            mount_points.add_without_place(facts, rules, mounts)
+        if facts.devices is not None:
+            facts.devices.add_sources(mounts, self.status)  # the pod's author chose them, also one that hangs
 
 
 class Case:
-    """One container at one adapter. `load`: the function that returns the policy in force.
+    """One container at one adapter. Nothing outside sets an attribute of it."""
 
-    `read`: reads a file of kubelet, up to a size limit. `start`: fields of the event, whether the start is warm or cold
-    (docs/agent.md); none where the adapter is a process that stays. `error_path`: the file of an OSError without a
-    path. `began`: nanoseconds of the wall clock and of the monotonic clock. `reads_node`: whether the decision is
-    reading the policy or files of the node (`gather`); such a read may hang. `identity`: the container's identity, None
-    until it is known. `audited_rules`: what the rules in mode Audit would do. `still_waits`: called between two steps,
-    and may raise. `before_mounting`: called before a tmpfs is mounted on the node, and may raise. `status`: of a file
-    of the node whose path the pod's author may have chosen; raises OSError.
-    `in_sentry`: the runtime is gVisor's, which has no mount option `rro`: its `ro` counts for submounts too.
-    `asks`: where the engine can be asked about a Spec's container: the directory of the store, and None or a function
-    that asks in place of hook.core.facts.cri. None: no engine is asked. `inexact_claims`: as in Facts.
-    """
+    container: Container
+    """The container with the node's facts, once it was decided about."""
 
-    def __init__(
-        self,
-        adapter: str,
-        container_id: str,
-        load: "Callable[[], Policy]",
-        read: "Callable[[str, int], bytes]" = read_file,
-        start: "dict[str, str] | None" = None,
-    ) -> None:
+    def __init__(self, adapter: Adapter, container_id: str) -> None:
+        """`container_id`: "" if it is known later (`is_about`)."""
         self.adapter = adapter
         self.container_id = container_id
-        self.load = load
-        self.read = read
-        self.start = start or {}
-        self.still_waits: Callable[[], None] = lambda: None
-        self.before_mounting: Callable[[], None] = lambda: None
-        self.status: Callable[[str], posix.stat_result] = posix.stat
-        self.asks: tuple[str, Ask | None] | None = None
-        self.error_path = self.inexact_claims = ""
         self.began = time.time_ns(), time.monotonic_ns()
-        self.in_sentry = False
-        self.reads_node, self.decides_audited = False, True  # whether to decide `audited_rules` as well
+        """Nanoseconds of the wall clock and of the monotonic clock."""
         self.policy: Policy | None = None
+        """The policy in force, None until it is read."""
         self.identity: Identity | None = None
+        """The container's identity, None until it is known."""
+        self.inexact_claims = ""
+        """As in Facts."""
         self.audited_rules: AuditedRules | None = None
-        self.enforced: Plan | None = None  # the decision, while `audited_rules` is computed
+        """What the rules in mode Audit would do, None if there are none."""
+        self.reads_node = False
+        """Whether the decision is reading the policy or files of the node, which may hang."""
+        self._took = 0.0
+        self.enforced: Plan | None = None
+        """The decision, while `audited_rules` is computed."""
 
-    def decide(self, identity: Identity, target: "Start", kinds: "frozenset[str]" = ALL) -> Plan:
+    def is_about(self, container_id: str = "", identity: Identity | None = None) -> None:
+        """Tell what the adapter has found out: an event about a decision that fails names it."""
+        self.container_id = container_id or self.container_id
+        self.identity = identity or self.identity
+
+    def decide(self, identity: Identity, target: Start) -> Plan:
         """The plan for a container under the policy in force.
 
         Raises Undecided; Unacceptable for what a pod author can cause.
         """
         self.identity = identity
         self.reads_node = True
-        self.policy = self.load()
+        self.policy = self.adapter.policy()
         if identity.unproven:
-            from hook.core.container.dockershim import prove  # only docker's containers in a pod's cgroup load it
-
             asks = any("podSelector" in rule.conditions for rule in self.policy.candidates(None))
-            self.identity = identity = prove(identity, self.policy.kubelet_root, asks)
-        if self.policy.asks and self.asks:
-            from hook.core.facts.cri import learn  # few policies need it
-
-            learn(self.policy, identity, target, self.container_id, *self.asks)
+            self.identity = identity = dockershim.prove(identity, self.policy.kubelet_root, asks=asks)
+        if self.policy.asks and self.adapter.learns:
+            probe = self.is_probe()
+            cri.learn(self.adapter, self.policy, identity, target, container_id=self.container_id, is_probe=probe)
         matches = select(self.policy, identity)
-        self.container = self.contain(self.policy, identity, target, matches)
-        decided = plan(self.policy, self.container, matches, kinds)
-        if self.decides_audited and any(match.is_audited for match in decided.matches):
-            self.audited_rules = self._attempt(decided, target, kinds)
+        self.container = self._contain(self.policy, identity, target, matches)
+        decided = plan(self.policy, self.container, matches, self.adapter.kinds)
+        if self.adapter.decides_audited and any(match.is_audited for match in decided.matches):
+            self.audited_rules = self._attempt(decided, target)
+        self.would_refuse(decided.audited)
         return decided
 
-    def _attempt(self, decided: Plan, target: "Start", kinds: "frozenset[str]") -> "AuditedRules":
-        """What all rules would do, in addition to the decision. Never raises."""
-        from hook.core.audited import attempt
+    def would_refuse(self, reasons: Sequence[Reason]) -> None:
+        """Keep what is on trial besides rules: `nodePaths`. For the event it is as what tried rules would do."""
+        if reasons and self.adapter.decides_audited:
+            self.audited_rules = self.audited_rules or audited.AuditedRules()
+            self.audited_rules.would_refuse(reasons, self.audited_rules.denials)
 
+    def _attempt(self, decided: Plan, target: Start) -> AuditedRules:
+        """What all rules would do, in addition to the decision. Never raises."""
         self.enforced, self.reads_node = decided, True
         try:
-            who = self.container.identity
-            return attempt(lambda matches: self.contain(decided.policy, who, target, matches), decided, kinds)
+            policy, identity, kinds = decided.policy, self.container.identity, self.adapter.kinds
+            return audited.attempt(lambda matches: self._contain(policy, identity, target, matches), decided, kinds)
         finally:
             self.enforced = None
 
-    def contain(self, policy: Policy, identity: Identity, start: "Start", matches: "list[Match]") -> Container:
+    def _contain(self, policy: Policy, identity: Identity, start: Start, matches: list[Match]) -> Container:
         """The container with the facts of the node that the matching rules need."""
-        facts = gather(policy, identity, matches, self.read, self.asks or ("", None), self.container_id)
+        facts = self.adapter.facts(policy, identity, matches, self.container_id)
         self.reads_node = False
         self.inexact_claims = facts.inexact_claims or self.inexact_claims
-        if self.in_sentry:
+        if self.adapter.is_gvisor:
             facts.directories = set()
-        if facts.devices is not None:
-            facts.devices.add_sources(start.mounts, self.status)  # the pod's author chose them, also one that hangs
+        self.adapter.add_mounted(facts, [match.rule for match in matches if match.applies], start.mounts)
         return Container(identity, start, facts)
 
-    def run(
-        self, read: "Callable[[], tuple[Identity, T]]", act: "Callable[[Plan, T], Done]", kinds: "frozenset[str]" = ALL
-    ) -> Verdict:
-        """Run the whole pipeline for one container. Raises only for a shortage in the agent (hook.core.decide).
+    def run(self, read: Callable[[], tuple[Identity, T]], act: Callable[[Plan, T], Verdict]) -> Verdict:
+        """Run the whole pipeline for one container. Raises only for a shortage in the agent (`failed`).
 
         `read`: returns the container's identity and what it would start with. `act`: carries out the plan and verifies
         the result; not called for a container that the plan refuses.
         """
         try:
             identity, target = read()
-            self.still_waits()
-            decided = self.decide(identity, target, kinds)
-            self.still_waits()
+            self.adapter.still_waits()
+            decided = self.decide(identity, target)
+            self.adapter.still_waits()
             refused = decided.refusal()
-            volumes = [edit for edit in decided.mounts if edit.volume]
-            if volumes and not refused and not decided.audit_only():
-                from hook.core.linux.volumes import make  # few policies have one
-
-                make(volumes, self.before_mounting, is_probe(self.adapter, self.container_id, self.identity))
-            done = Done() if refused else act(decided, target)
+            tmpfs = [edit for edit in decided.mounts if edit.volume]
+            if tmpfs and not refused and not decided.audit_only():
+                volumes.make(tmpfs, self.adapter.before_mounting, self.is_probe())
+            verdict = Verdict() if refused else act(decided, target)
         except Exception as error:  # an error of any type: `failed` applies the failure policy
             return self.failed(error)
-        reasons = [*decided.reasons(), *done.denials]
-        if reasons and not decided.audit_only():
-            from hook.core.base.text import joined
+        verdict.plan, verdict.reasons = decided, [*decided.reasons(), *verdict.denials]
+        if verdict.reasons and not decided.audit_only():
+            verdict.refusal = self.refused(joined(verdict.reasons))
+        if verdict.refusal or not verdict.handed_on:
+            verdict.event = self.event(decided, verdict)
+        return verdict
 
-            return Verdict(self.refused(joined(reasons)), self.event(decided, done), decided, reasons)
-        event = None if done.handed_on else self.event(decided, done)
-        return Verdict("", event, decided, reasons, None if event or done.handed_on else self)
-
-    def event(self, decided: Plan, done: Done, is_draft: bool = False) -> "dict[str, object] | None":
+    def event(self, decided: Plan, done: Verdict) -> report.Event | None:
         """The event for a decision and for what was done; None if there was nothing to do or to report."""
-        made = decided.edits if done.edits is None else done.edits
-        other = done.draft or done.denials or done.remountable or self.audited_rules or decided.policy.warning
-        other = other or self.inexact_claims or decided.node_paths or done.node_paths
-        if not (made or decided.denials or decided.errors or other):
-            return None
-        # A later adapter completes a draft, and knows the rest itself.
-        draft: dict[str, object] = {"began": self.began[0], "adapter": self.adapter, **self.start}
-        event = draft if is_draft else container_event(self)
-        if self.inexact_claims:
-            event["claims"] = self.inexact_claims
-        plan_event(event, decided, done, made)
-        if self.audited_rules or "tried" in (done.draft or ()):
-            from hook.core.audited import tell
+        return report.of_plan(self, decided, done)
 
-            tell(event, decided, self.audited_rules, done.draft, bool(made))
-        return event
+    def draft(self, decided: Plan, done: Verdict) -> report.Event | None:
+        """The same, for a later adapter to complete."""
+        return report.draft_of_plan(self, decided, done)
 
     def failed(self, error: Exception) -> Verdict:
         """The verdict when reassert could not decide or act. `failurePolicy` says whether the container starts.
@@ -241,97 +214,35 @@ class Case:
         cold", and that process has descriptors of its own.
         """
         short = is_shortage(error)
-        if short and self.start.get("start") == "warm":
+        if short and self.adapter.started.get("start") == "warm":
             raise error
         text = describe(error)
-        if isinstance(error, OSError) and self.error_path not in text:
-            text = f"{self.error_path}: {text}"
+        if isinstance(error, OSError) and self.adapter.file not in text:
+            text = f"{self.adapter.file}: {text}"
         if self.policy is None:  # it failed before the policy was loaded
-            self.policy = self.load()
-        audit = self.policy.mode == AUDIT
-        if isinstance(error, CAUSED_BY_THE_CONTAINER) and not short:
-            name, key, starts = WOULD_DENY if audit else DENIED, "denials", audit
-        else:
-            ignored = self.policy.failure_policy == IGNORE and not short
-            name, key, starts = WOULD_DENY if audit and not ignored else ERROR, "errors", audit or ignored
-        event = container_event(self)
-        event.update(event=name, level="warning" if starts else "error", applied=False)
-        event[key] = [{"rule": "", "message": text}]
-        return Verdict("" if starts else self.refused(text), event)
+            self.policy = self.adapter.policy()
+        refuses = isinstance(error, CAUSED_BY_THE_CONTAINER) and not short
+        ignored = self.policy.failure_policy == IGNORE and not refuses and not short
+        starts = ignored or self.policy.mode == AUDIT
+        verdict = Verdict()
+        verdict.event = report.of_failure(self, text, refuses=refuses, ignored=ignored, starts=starts)
+        verdict.refusal = "" if starts else self.refused(text)
+        return verdict
+
+    def stop(self) -> float:
+        """Take the time: an event that is made after the answer has that of the answer. Returns it in milliseconds."""
+        self._took = self.milliseconds()
+        return self._took
 
     def milliseconds(self) -> float:
-        """The time since the adapter began with this container."""
-        return round((time.monotonic_ns() - self.began[1]) / 1e6, 3)
+        """The time since the adapter began with this container, until `stop`."""
+        return self._took or round((time.monotonic_ns() - self.began[1]) / 1e6, 3)
+
+    def is_probe(self) -> bool:
+        """Whether the container is one of `verify` (hook.core.events.is_probe)."""
+        return is_probe(self.adapter.name, self.container_id, self.identity)
 
     def refused(self, reasons: str) -> str:
         """The line for the engine."""
-        from hook.core.base.errors import named
-
-        return f"refused {named(str(self.identity or self.container_id or 'a container'), 1024)}: {reasons}"
-
-
-def container_event(case: Case) -> "dict[str, object]":
-    """The fields of every event about a container. The caller adds `event`, `level` and the outcome."""
-    policy = case.policy
-    SETTINGS[:] = policy.event_log if policy else ()
-    event: dict[str, object] = {
-        "timestamp": timestamp(case.began[0]),
-        "adapter": case.adapter,
-        "id": case.container_id,
-        "container": case.identity.as_dict() if case.identity else {},
-        "mode": policy.mode if policy else "",
-        "policy": {"path": policy.path, "sha256": policy.fingerprint} if policy else {},
-        "durationMs": case.milliseconds(),
-    }
-    if is_probe(case.adapter, case.container_id, case.identity):
-        event["probe"] = True
-    event.update(case.start)
-    return event
-
-
-def plan_event(
-    event: "dict[str, Any]", plan: Plan, done: Done, edits: "Sequence[Edit | dict[str, object]]"
-) -> "dict[str, Any]":
-    """The event about a plan and what the adapter did about it. `edits`: those that the adapter made."""
-    reasons = [*plan.reasons(), *done.denials]
-    acts = done.draft if plan.audit_only() else not reasons
-    if done.draft is not None:
-        edits = _complete(done.draft, event, edits)
-    paths = done.node_paths or plan.node_paths
-    kind = HELD if plan.policy.warning else NODE_PATHS if paths else INEXACT if "claims" in event else HELD
-    kind = ERROR if plan.errors else EDITED if edits else REMOUNTABLE if done.remountable else kind
-    if reasons:
-        kind = WOULD_DENY if plan.audit_only() else DENIED
-    event["event"] = kind
-    event["level"] = "error" if kind == DENIED else "info" if kind in (EDITED, INEXACT) else "warning"
-    event["applied"] = bool(acts and done.verified)
-    event["verified"] = done.verified if acts else ""
-    if acts and edits and not done.verified:
-        event["asked"] = True
-    for key, items in (("edits", edits), ("denials", [*plan.denials, *done.denials]), ("errors", plan.errors)):
-        event[key] = [item if isinstance(item, dict) else item.describe() for item in items[:ENTRIES]]
-        if len(items) > ENTRIES:
-            omitted = event.setdefault("omitted", {})  # a draft already has this member
-            omitted["/" + key] = omitted.get("/" + key, 0) + len(items) - ENTRIES
-    for edit in event["edits"]:
-        edit["applied"] = event["applied"]
-    if done.remountable:
-        event["remountable"] = done.remountable[:ENTRIES]
-    if paths:
-        event["nodePaths"] = [*paths[:ENTRIES]]
-    if plan.policy.warning:
-        event["warning"] = plan.policy.warning
-    return event
-
-
-def _complete(draft: "dict[str, object]", event: "dict[str, object]", edits: "Sequence[Any]") -> "list[Any]":
-    """Give an event what its draft has. Returns the edits of both, those of the draft first, as dictionaries."""
-    earlier = draft.get("edits")
-    drafted = [edit for edit in earlier if isinstance(edit, dict)] if isinstance(earlier, list) else []
-    names = {(edit.get("kind"), edit.get("name")) for edit in drafted if "mode" not in edit}
-    event.update((key, draft[key]) for key in ("adapter", "truncated", "omitted") if key in draft)
-    if isinstance(began := draft.get("began"), int):
-        event["timestamp"] = timestamp(began)
-    if draft.get("start") == "cold":  # a container's start is warm if all of its calls were
-        event.update((key, draft[key]) for key in ("start", "cold") if key in draft)
-    return drafted + [edit for edit in edits if (edit.kind, edit.name) not in names]
+        name = named(str(self.identity or self.container_id or "a container"), 1024)
+        return f"refused {name}: {reasons}{WHERE_TO_LOOK}"

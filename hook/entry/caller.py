@@ -1,27 +1,25 @@
-"""How an adapter was called: its options, and the process that called it. Part of the start path: builtins only.
+"""How an adapter was called: its options, and the process that called it.
 
 In a cold start, that is this process: its descriptors, its environment, its working directory. The agent answers for
 another process and has a subclass (hook/agent/work.py). Everything else is the same code.
 """
 
+from __future__ import annotations
+
 import posix
 
 from hook.core import events
 from hook.core.base.errors import Refused, Usage
-from hook.core.base.system import read_file, replace_file, temporary_of
-from hook.core.container.spec import LIMIT
+from hook.core.base.system import read_file, replace_file, say, temporary_of
+from hook.core.container.spec import CONFIG_LIMIT, Spec
+from hook.core.decide import Adapter, Case
+from hook.core.linux.look_node_paths import Known
 from hook.core.policy import store
+from hook.core.policy.model import Policy
+from hook.core.verdict import Verdict
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from hook.core.decide import Case, Verdict
-    from hook.core.facts.cri import Ask
-    from hook.core.policy.model import Policy
-
-
-RUNTIME = "runtime"
+WRAPPER = "runtime"
 """The adapter that a runtime wrapper is, in events."""
-
 
 SENTRY = "/dev/null"
 """The value of --hook in front of runsc. gVisor's kernel, the sentry, mounts what config.json lists, in memory of its
@@ -29,21 +27,24 @@ own, where no hook can look. The dispatcher says so (hook.entry.dispatcher.is_gv
 
 
 class Options:
-    """The options of an adapter: paths, which must be absolute, and flags.
+    """The options of an adapter: paths, which must be absolute, and flags."""
 
-    `rest`: the arguments after `--`, None without `--`. `operands`: the arguments that are not options. `hook`: the
-    file that containers' hook entries execute, "" for this program, SENTRY for none. `bundle`, `config`: of a hook's
-    container, "" if the state names the bundle. `cold`: the word for why the agent does not answer this start
-    (docs/agent.md); "" if it was not asked.
-    """
-
-    def __init__(self, arguments: "list[str]", paths: "tuple[str, ...]" = (), flags: "tuple[str, ...]" = ()) -> None:
+    def __init__(self, arguments: list[str], paths: tuple[str, ...] = (), flags: tuple[str, ...] = ()) -> None:
         """`paths` and `flags`: the adapter's options besides --policy, --store and --events. Raises Usage."""
-        self.real = self.hook = self.bundle = self.config = self.cold = ""
+        self.real = ""
+        """The real runtime, "" in a hook."""
+        self.hook = ""
+        """The file that containers' hook entries execute; "" for this program, SENTRY for none."""
+        self.bundle = self.config = ""
+        """The directory and the config.json of a hook's container; "" if the state on stdin names the bundle."""
+        self.cold = ""
+        """The word for why the agent does not answer this start (internals/agent.md); "" if the agent was not asked."""
         self.policy, self.store, self.events = store.SOURCE, store.STORE, events.EVENTS
         self.flags: set[str] = set()
         self.operands: list[str] = []
+        """The arguments that are not options."""
         self.rest: list[str] | None = None
+        """The arguments after `--`, None without `--`."""
         paths = ("policy", "store", "events", *paths)
         pending = list(arguments)
         while pending:
@@ -68,67 +69,71 @@ class Options:
                 raise Usage(f"unknown option {argument!r}")
 
 
-class Caller:
-    """The process whose call is answered: relative paths, descriptors and messages are for it.
+class Caller(Adapter):
+    """The process whose call is answered: relative paths, descriptors and messages are for it."""
 
-    `ask`: asks an engine in place of hook.core.facts.cri; the agent's subclass caches answers.
-    """
+    name = WRAPPER
+    learns = True
+    known: Known | None = None
+    """What looks at mounts have found before; the agent keeps it."""
 
-    ask: "Ask | None" = None
+    made: tuple[str, list[str]] | None = None
+    """The root file system of a build, and the mount points in it that are to be removed afterwards."""
 
-    def __init__(self, environment: "dict[bytes, bytes]", cold: str = "") -> None:
-        """`environment`: the environment that the engine gave. `cold`: as in Options."""
+    def __init__(self, options: Options, environment: dict[bytes, bytes]) -> None:
+        self.options = options
+        """The options of the adapter that it called."""
         self.environment = environment
-        self.start = {"start": "cold", "cold": cold} if cold else {"start": "cold"}
+        """The environment that the engine gave."""
+        self.store = self.sockets = options.store
+        self.is_gvisor = options.hook == SENTRY
+        self.started = {"start": "cold", "cold": options.cold} if options.cold else {"start": "cold"}
 
     def say(self, text: str, is_hook: bool = False) -> None:
         """Writes one line to the caller's standard error. `is_hook`: a hook without one writes to the runtime's."""
-        from hook.core.base.system import say
-
         say(text, is_hook)
 
-    def policy(self, options: Options) -> "Policy":
+    def policy(self) -> Policy:
         """Returns the policy in force."""
-        return store.load(options.policy, options.store)
+        return store.load(self.options.policy, self.options.store)
+
+    def spec(self, path: str) -> Spec:
+        """Returns a container's config.json, parsed. Raises Undecided, Unacceptable, OSError."""
+        self.file = path
+        return Spec(self.config(path), path)
 
     def config(self, path: str) -> bytes:
         """Returns a container's config.json. Raises Undecided, OSError."""
-        return read_file(path, LIMIT)
+        return read_file(path, CONFIG_LIMIT, waits=True)
 
-    def checkpoint(self, path: str, limit: int) -> bytes:
-        """Returns kubelet's device checkpoint. Raises Undecided, OSError."""
-        return read_file(path, limit)
+    def read(self, path: str, limit: int) -> bytes:
+        """See Adapter."""
+        return read_file(path, limit, waits=True)
 
     def remove_temporary(self, path: str) -> None:
         """Removes the agent's temporary file for `path`, named by front's pid: a late agent could still rename it."""
-        if "cold" in self.start:
+        if "cold" in self.started:
             try:
                 posix.unlink(temporary_of(path, posix.getpid()))
             except OSError:  # as almost always
                 pass
 
-    def still_waits(self) -> None:
-        """Does nothing. Is called in long loops and before a log is written.
-
-        The agent's subclass stops there if front gave up, or if the request takes the other threads' time.
-        """
-
-    def before_mounting(self) -> None:
-        """Does nothing. Is called before anything is mounted; the agent's subclass stops there."""
+    def before_waiting(self) -> None:
+        """Does nothing. Is called before this process waits for the runtime's end; the agent's subclass stops there."""
 
     def replace(self, path: str, data: bytes) -> None:
         """Replaces the engine's file by a corrected one. Raises OSError."""
         replace_file(path, data)
 
-    def report(self, options: Options, verdict: "Verdict") -> None:
+    def report(self, case: Case, verdict: Verdict) -> None:
         """Writes the event. Raises Refused if the verdict is a refusal."""
         if verdict.event:
             self.still_waits()
-            events.write(options.events, verdict.event)
-        elif verdict.unchanged:
-            self.count(options, verdict.unchanged)
+            events.write(self.options.events, verdict.event, case.policy.event_log if case.policy else ())
+        elif not verdict.handed_on:
+            self.count(case)
         if verdict.refusal:
             raise Refused(verdict.refusal)
 
-    def count(self, options: Options, case: "Case", is_exec: bool = False) -> None:
+    def count(self, case: Case, is_exec: bool = False) -> None:
         """Called for a container that needed no edit, and for an exec, which the agent's subclass counts."""

@@ -17,10 +17,10 @@ from hook.core.base.errors import ReassertError
 from hook.entry.caller import SENTRY
 from hook.entry.cmdline import BOTH_WAYS, EDITING_VERBS, GLOBAL_FLAGS, GLOBAL_VALUES, VERBS
 
-MARK = "# written by reassert"
+DISPATCHER_MARK = "# written by reassert"
 
 HEAD = 512
-"""Bytes at the start of a file in which MARK is looked for. Linux reads a first line of at most 255 (execve(2))."""
+"""Bytes at the start of a file in which the mark is looked for. Linux reads a first line of at most 255 (execve(2))."""
 
 PASSED = tuple(verb for verb, change in VERBS.items() if not change)
 """Verbs for which the real runtime is executed at once, if only options of VALUES and FLAGS are before them."""
@@ -55,7 +55,7 @@ exec {real} "$@"
 """
 """The last line takes reassert out (docs/break-glass.md)."""
 
-COLD = "case $1 in --cold=*) reassert_cold=$1; shift ;; *) reassert_cold=--cold=unknown ;; esac"
+COLD_CASE = "case $1 in --cold=*) reassert_cold=$1; shift ;; *) reassert_cold=--cold=unknown ;; esac"
 """Line of sh that takes away the argument that front puts before the engine's: why the start is cold."""
 
 START = "start"
@@ -76,29 +76,31 @@ _INTERPRETER = 255
 
 
 def dispatcher(
-    real: str, reassert: str, extra: list[str], installed: bool = False, rootless: bool = False, front: bool = False
+    real: str,
+    reassert: str,
+    *,
+    extra: list[str],
+    installed: bool = False,
+    rootless: bool = False,
+    front: bool = False,
+    gvisor: bool | None = None,
 ) -> str:
     """The dispatcher script, in POSIX sh, for a real runtime. `extra`: more options for `reassert runtime`.
 
     `installed`: as in `launch_lines`. `rootless`: ordinary users get the real runtime, since they can neither read the
-    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.entry.dispatcher.
+    policy nor be forced to use the dispatcher. `front`: front runs the script, see hook.entry.dispatcher. `gvisor`:
+    whether `real` is gVisor's, for a caller that has looked at it; else it is looked at, and asked, here.
 
     A command line that the script does not know only costs time: `reassert runtime` parses it. Raises ReassertError
     if `real` is not an executable file or is a dispatcher.
     """
-    if not os.access(real, os.X_OK) or os.path.isdir(real):
-        raise ReassertError(
-            f"{real} is not an executable file; --real takes the path of the OCI runtime, for example /usr/sbin/runc"
-        )
-    with open(real, "rb") as file:
-        if MARK.encode() in file.read(HEAD):
-            raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
+    gvisor = _looked_at(real) if gvisor is None else gvisor
     passed = '[ "$reassert_next" = passed ]'
-    if "--hook" not in extra and is_gvisor(real):
+    if "--hook" not in extra and gvisor:
         extra = [*extra, "--hook", SENTRY]
     return _SCRIPT.format(
-        mark=MARK,
-        front=f"{COLD}\n" if front else "",
+        mark=DISPATCHER_MARK,
+        front=f"{COLD_CASE}\n" if front else "",
         cold=' "$reassert_cold"' if front else "",
         passes=f"{{ {passed} || {{ {NOT_ROOTS}; }}; }}" if rootless else passed,
         decided=_alternatives("*", EDITING_VERBS),
@@ -109,6 +111,18 @@ def dispatcher(
         real=shlex.quote(real),
         extra="".join(f" {shlex.quote(part)}" for part in extra),
     )
+
+
+def _looked_at(real: str) -> bool:
+    """Whether a runtime is gVisor's. Raises ReassertError if it is not an executable file or is a dispatcher."""
+    if not os.access(real, os.X_OK) or os.path.isdir(real):
+        raise ReassertError(
+            f"{real} is not an executable file; --real takes the path of the OCI runtime, for example /usr/sbin/runc"
+        )
+    with open(real, "rb") as file:
+        if DISPATCHER_MARK.encode() in file.read(HEAD):
+            raise ReassertError(f"{real} is a dispatcher of reassert: it would call itself endlessly")
+    return is_gvisor(real)
 
 
 def _passed(is_gvisor: bool) -> tuple[str, ...]:
@@ -157,7 +171,7 @@ undoes it."""
 
 def _launch_frozen(program: str) -> str:
     # PyInstaller's bootloader would set these variables and then execute itself again, so that the dynamic linker sees
-    # them (docs/performance.md). Other versions of the bootloader ignore them and still do so. `hook.start` undoes
+    # them (project/performance.md). Other versions of the bootloader ignore them and still do so. `hook.start` undoes
     # them.
     library = shlex.quote(os.path.dirname(program) + "/lib")  # contents_directory in packaging/reassert.spec
     return (
@@ -180,27 +194,32 @@ def stable_path(program: str) -> str:
 def warm_dispatcher(
     real: str,
     reassert: str,
+    *,
     front: str,
     where: dict[str, str],
     extra: list[str],
     installed: bool = False,
     rootless: bool = False,
+    gvisor: bool | None = None,
 ) -> str:
     """Returns the file that the engine calls instead of the runtime.
 
     `where`: socket, policy, store, events, and hook: what containers' hook entries call, "" for the program.
-    `extra`, `installed`, `rootless`: as `dispatcher` takes them; with `installed`, front will be there too. Raises
-    ReassertError.
+    `extra`, `installed`, `rootless`, `gvisor`: as `dispatcher` takes them; with `installed`, front will be there too.
+    Raises ReassertError.
     """
-    where = {**where, "hook": SENTRY} if is_gvisor(real) else where
+    gvisor = _looked_at(real) if gvisor is None else gvisor
+    where = {**where, "hook": SENTRY} if gvisor else where
     more = ["--hook", where["hook"]] if where.get("hook") else []
-    script = dispatcher(real, reassert, extra + more, installed, rootless, front=True)
+    script = dispatcher(
+        real, reassert, extra=extra + more, installed=installed, rootless=rootless, front=True, gvisor=gvisor
+    )
     words = {"decided": EDITING_VERBS, "passed": _passed(SENTRY in more), "values": VALUES, "flags": FLAGS}
     lines = {"real": real, **{name: " ".join(listed) for name, listed in words.items()}, **where}
     return _file(front, lines, script, installed)
 
 
-def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str], installed: bool = False) -> str:
+def warm_hook(reassert: str, front: str, *, where: dict[str, str], extra: list[str], installed: bool = False) -> str:
     """The file that a hook entry names: its arguments are a hook's flags and stage.
 
     `installed`: as `warm_dispatcher` takes it. Raises ReassertError.
@@ -209,7 +228,7 @@ def warm_hook(reassert: str, front: str, where: dict[str, str], extra: list[str]
 
     words = "".join(f" {quote(part)}" for part in extra)
     script = (
-        f"#!/bin/sh\n{MARK}: a hook entry calls this\n{COLD}\n{launch_lines(reassert, installed)}\n"
+        f"#!/bin/sh\n{DISPATCHER_MARK}: a hook entry calls this\n{COLD_CASE}\n{launch_lines(reassert, installed)}\n"
         f'exec "$reassert" hook "$reassert_cold"{words} "$@"\n'
     )
     return _file(front, where, script, installed)

@@ -1,4 +1,4 @@
-"""The protocol between front and the agent (packaging/front/front.c, docs/agent.md).
+"""The protocol between front and the agent (packaging/front/front.c, docs/internals/agent.md).
 
 A SOCK_SEQPACKET connection (unix(7)) carries one request and its answer. A frame is one packet of strings, each ended
 by a NUL, so a frame is never received in part. One descriptor comes with the request. For a runtime it is the working
@@ -13,13 +13,13 @@ _REQUEST = REQUEST.decode()
 STATUS = b"reassert-status/1\0"
 """A request for the agent's counts; the answer is JSON (hook.node.services.ask)."""
 
-LIMIT = 65536
+FRAME_LIMIT = 65536
 """The largest frame in bytes: the size of front's buffer."""
 
 ARGUMENTS = 1024
 """The most arguments that an answer may have: front's limit."""
 
-SECONDS = 1.0
+ANSWER_SECONDS = 1.0
 """The number of seconds that front waits for an answer."""
 
 RUNTIME, HOOK = "runtime", "hook"
@@ -33,20 +33,21 @@ class Malformed(Exception):
 
 
 class Request:
-    """One call of an engine, as front sent it.
-
-    `kind`: RUNTIME or HOOK. `real`: the real runtime. `policy`, `store`, `events`, `hook`: the values of the options of
-    `reassert runtime`. `runtime_directory`: XDG_RUNTIME_DIR. `arguments`: the arguments that the engine gave.
-    """
+    """One call of an engine, as front sent it."""
 
     def __init__(self, frame: bytes) -> None:
         """Parses a frame. Raises Malformed."""
         strings = frame.decode("utf-8", "surrogateescape").split("\0")
         if strings[0] != _REQUEST or len(strings) < 10 or strings.pop():
             raise Malformed("not a request")
-        _, self.version, self.kind, self.real, self.policy, self.store, self.events, self.hook, directory = strings[:9]
+        self.version, self.kind, self.real = strings[1:4]
+        """front's version; RUNTIME or HOOK; the path of the real runtime."""
+        self.policy, self.store, self.events, self.hook, directory = strings[4:9]
+        """The values of the options of `reassert runtime`."""
         self.runtime_directory = directory.encode("utf-8", "surrogateescape")
+        """XDG_RUNTIME_DIR."""
         self.arguments = strings[9:]
+        """The arguments that the engine gave."""
         if self.kind not in (RUNTIME, HOOK):
             raise Malformed("neither a runtime nor a hook")
 
@@ -67,7 +68,7 @@ def refused(status: int, text: str) -> bytes:
 
 
 def cold(reason: str) -> bytes:
-    """Returns the answer "start cold". `reason`: a word for the event (docs/agent.md); front passes it on."""
+    """Returns the answer "start cold". `reason`: a word for the event (docs/internals/agent.md); front passes it on."""
     return ANSWER + b"\0C" + _string(reason)
 
 

@@ -1,4 +1,4 @@
-"""The OCI runtime wrapper, which an engine calls instead of runc or crun. Part of the start path: builtins only.
+"""The OCI runtime wrapper, which an engine calls instead of runc or crun.
 
 For `create` and `run` it corrects config.json. `exec` gets the env, and `update` the device rules, that were decided
 when the container was created. `restore` is refused where the policy reserves anything for the container, and so is
@@ -6,24 +6,28 @@ each verb that hook.entry.cmdline does not know. Then it executes the real runti
 arguments, descriptors, cwd and environment.
 """
 
+from __future__ import annotations
+
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
 import posix
 import time
 
-from hook.core.base.errors import Refused, Unacceptable, Undecided, Usage, describe
+from hook.core.base.errors import NotWritten, Refused, Unacceptable, Usage, describe
 from hook.core.base.jsontext import encode
 from hook.core.base.system import append_line, timestamp
-from hook.core.base.text import message
+from hook.core.base.text import WHERE_TO_LOOK, message
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import Spec
-from hook.core.decide import Case, Done
+from hook.core.decide import Case
 from hook.core.plan import Plan
-from hook.entry.caller import RUNTIME, SENTRY, Caller, Options
+from hook.core.verdict import Verdict
+from hook.entry import mount_points, process, write_spec
+from hook.entry.caller import SENTRY, Caller, Options
 from hook.entry.cmdline import VERBS, Invocation
 from hook.entry.write_spec import correct
 
 
-def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
+def main(arguments: list[str], environment: dict[bytes, bytes]) -> int:
     """Run the adapter. Returns an exit status only if the real runtime is not executed. Raises Usage."""
     options = Options(arguments, ("real", "hook"))
     if not options.real:
@@ -31,47 +35,57 @@ def main(arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
     if options.rest is None:
         raise Usage("'--' is missing before the real runtime's arguments")
     invocation = Invocation(options.rest)
-    caller = Caller(environment, options.cold)
+    caller = Caller(options, environment)
     try:
-        return _execute(options.real, passed_on(options, invocation, caller), environment)
+        arguments = passed_on(invocation, caller)
+        if caller.made:
+            _default_signals()
+            rootfs, made = caller.made
+            return mount_points.execute(options.real, arguments, environment, rootfs=rootfs, made=made)
+        return _execute(options.real, arguments, environment)
     except Refused as error:
         return refuse(invocation, str(error), caller)
 
 
-def passed_on(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+def passed_on(invocation: Invocation, caller: Caller) -> list[str]:
     """Correct what the real runtime would start. Returns the arguments for the real runtime. Raises Refused."""
     doubt = invocation.doubt()
     if not doubt:
         # gVisor's `start` makes the gofer of a pod's second container.
-        if invocation.starts_nothing() and (invocation.verb, options.hook) != ("start", SENTRY):
+        if invocation.starts_nothing() and (invocation.verb, caller.options.hook) != ("start", SENTRY):
             return invocation.arguments
         if invocation.verb in ("create", "run", "restore"):
-            return _create(options, invocation, caller)
+            return _create(invocation, caller)
         if invocation.verb in ("exec", "update", "start"):
-            from hook.entry.exec import handle  # not loaded by a create
-
-            return handle(options, invocation, caller)
-        doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, which reassert cannot correct"
-    case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), start=caller.start)
-    caller.report(options, case.failed(Unacceptable(doubt)))
+            return process.handle(invocation, caller)
+        doubt = f"{invocation.verb} can change {VERBS[invocation.verb]}, and reassert cannot correct what it does"
+    name = invocation.container_id
+    name = "" if "=" in name else name  # no id of an engine: perhaps an env entry, whose value may be a secret
+    case = Case(caller, name)
+    caller.report(case, case.failed(Unacceptable(doubt)))
     return invocation.arguments  # in Audit mode
 
 
-def _execute(real: str, arguments: "list[str]", environment: "dict[bytes, bytes]") -> int:
-    """Execute the real runtime in this process. Raises Refused.
-
-    SIGPIPE and SIGXFSZ, which Python ignores, get their default action again: an ignored signal would stay ignored in
-    the container. Engines in Go start their children with the default actions too.
-    """
-    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
-    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+def _execute(real: str, arguments: list[str], environment: dict[bytes, bytes]) -> int:
+    """Execute the real runtime in this process. Raises Refused."""
+    _default_signals()
     try:
         posix.execve(real, [real, *arguments], environment)
     except OSError as error:
-        raise Refused(f"cannot run the real runtime {real}: {describe(error)}") from None
+        raise Refused(f"cannot run the real runtime {real}: {describe(error)}{WHERE_TO_LOOK}") from None
 
 
-def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[str]":
+def _default_signals() -> None:
+    """SIGPIPE and SIGXFSZ, which Python ignores, get their default action again.
+
+    An ignored signal would stay ignored in the container. Engines in Go start their children with the default actions
+    too.
+    """
+    _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+    _signal.signal(_signal.SIGXFSZ, _signal.SIG_DFL)
+
+
+def _create(invocation: Invocation, caller: Caller) -> list[str]:
     """Correct config.json; the arguments stay as they are. Raises Refused.
 
     `restore` is refused if any rule applies: env and mounts are the checkpoint's, whatever config.json says, and crun
@@ -86,40 +100,53 @@ def _create(options: Options, invocation: Invocation, caller: Caller) -> "list[s
     except OSError:
         pass  # `read` raises it again
 
-    def read() -> "tuple[Identity, Spec]":
-        spec = Spec(caller.config(config), config)
+    def read() -> tuple[Identity, Spec]:
+        spec = caller.spec(config)
         return identify(spec), spec
 
-    def act(decided: Plan, spec: Spec) -> Done:
+    def act(decided: Plan, spec: Spec) -> Verdict:
         if invocation.verb == "restore" or invocation.value("fs-restore-image-path"):
-            from hook.entry.exec import not_restored  # not loaded by a create
-
-            refusals = not_restored(decided, case, spec)
+            refusals = process.not_restored(decided, case, spec)
             if refusals:
-                return Done(denials=refusals, edits=[])
+                return Verdict(denials=refusals, edits=[])
         bundle = absolute(invocation.value("bundle") or "")
-        done = correct(case, caller, options, decided, spec, bundle, absolute(config))
+        done = correct(case, caller, decided, spec, bundle=bundle, config=absolute(config))
         if done.denials:
             return done
-        if case.in_sentry:
-            from hook.entry.exec import confine  # not loaded by a create of another runtime
-
-            confine(spec, caller)
+        if caller.is_gvisor:
+            process.confine(spec, caller)
+        elif builds(invocation) and decided.mounts and not decided.audit_only():
+            rootfs = write_spec.rootfs(spec, bundle)
+            made = mount_points.missing(rootfs, [edit.name for edit in decided.mounts if edit.mount])
+            if made and invocation.verb == "run":
+                caller.before_waiting()
+                caller.made = rootfs, made
+            elif made:
+                write_spec.remove_afterwards(spec, caller.options, made, bundle=bundle, config=absolute(config))
         if spec.changed():
             data = spec.render()
-            caller.replace(config, data)
-            there = caller.config(config)
-            if there != data or (done.verified and decided.env.differences(spec.env_in(there))):
-                raise Undecided(f"{config} does not contain what was written to it")
+            try:
+                caller.replace(config, data)
+            except OSError as error:
+                raise NotWritten(f"{config} cannot be corrected: {error.strerror}") from error
+            written = caller.config(config)
+            if written != data or (done.verified and decided.env.differences(spec.env_in(written))):
+                raise NotWritten(f"{config} does not contain what was written to it")
         return done
 
-    case = Case(RUNTIME, invocation.container_id, lambda: caller.policy(options), caller.checkpoint, caller.start)
-    case.still_waits, case.before_mounting = caller.still_waits, caller.before_mounting
-    case.in_sentry = options.hook == SENTRY
-    case.asks = options.store, caller.ask
-    case.error_path = config
-    caller.report(options, case.run(read, act))
+    case = Case(caller, invocation.container_id)
+    caller.report(case, case.run(read, act))
     return invocation.arguments
+
+
+def builds(invocation: Invocation) -> bool:
+    """Whether an image may be made of what a container leaves: BuildKit's RUN step, or buildah's.
+
+    Engines call `run` for nothing else. buildah chooses the id.
+    """
+    if invocation.verb == "run":
+        return invocation.last("detach") is None
+    return invocation.container_id.startswith("buildah-")
 
 
 def config_path(invocation: Invocation) -> str:

@@ -1,4 +1,4 @@
-"""The resident agent as `reassert node status` shows it, and which of the last container starts it answered."""
+"""The resident agent as `reassert status` shows it, and which of the last container starts it answered."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hook.core import events
 from hook.core.base.errors import ReassertError
+from hook.core.base.finding import ERROR, Finding
 from hook.core.base.system import timestamp
-from hook.core.base.text import printable
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import WHERE
 from hook.node.change.program import front_in_use, path_in_use, version_of
@@ -26,6 +26,8 @@ _TAIL = 1 << 18
 _LAST = 20
 """Starts of a handler that are counted."""
 
+_COUNTS = ("seconds", "warm", "cold", "dropped", "working")
+
 _START_ADAPTERS = ("runtime", "hook")
 
 
@@ -34,9 +36,11 @@ class Agent:
     """The agent of this node. `cold`: why there is none, so that every start is cold; "" where there is one.
 
     `socket`, `service`: their state, as systemd says it. `version`, `installed`: of the running program and of the one
-    that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `silence`: why it does
-    not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None without one.
-    `last`: its last starts without an event (hook.agent.memory).
+    that engines call. `is_current`: whether these are the same files. `memory`: bytes, resident. `charged`: bytes of
+    its memory cgroup, with files on tmpfs, and from how many the kernel slows it down; 0 if not known. `silence`: why
+    it does not answer a request for its status. `plugin`: whether a runtime is connected to its NRI plugin; None
+    without one. `last`: its last starts without an event (hook.agent.memory). `counts`: of what it answered since it
+    runs, as in its event agent.ended.
     """
 
     cold: str
@@ -46,33 +50,39 @@ class Agent:
     installed: str = ""
     is_current: bool = False
     memory: int = 0
+    charged: tuple[int, int] = (0, 0)
     silence: str = ""
     plugin: bool | None = None
     last: list[dict[str, Any]] = field(default_factory=list)
+    counts: dict[str, Any] = field(default_factory=dict)
 
-    def problems(self) -> list[str]:
-        """What is wrong with it. That a unit does not run is said of the engine that wants it."""
+    def findings(self) -> Iterator[Finding]:
+        """Yields what is wrong with it. That a unit does not run is said of the engine that wants it."""
         if self.cold or self.service != "active":
-            return []
-        found = []
+            return
+        restart = f"systemctl restart {SERVICE}"
         if not self.is_current:
-            found.append(
-                f"the agent is {self.version or 'of an unknown version'}, and not the installed program "
-                f"({self.installed}), so starts may be cold: systemctl restart {SERVICE}"
-            )
+            version = self.version or "of an unknown version"
+            text = f"the agent is {version}, and not the installed program ({self.installed}), so starts may be cold"
+            yield Finding(ERROR, "agent", text, restart)
         if self.silence:
-            found.append(f"the agent does not answer, so starts are cold: {self.silence}")
+            yield Finding(ERROR, "agent", f"the agent does not answer, so starts are cold: {self.silence}", restart)
+        if self.charged[0] >= self.charged[1] > 0:
+            has = f"the agent's cgroup has {self.charged[0] >> 20} MiB, and the kernel slows it down from"
+            text = f"{has} {self.charged[1] >> 20} MiB on (memory.high), so starts may be cold"
+            yield Finding(ERROR, "agent", text, restart)
         if self.plugin is False:
-            found.append("no runtime is connected to the agent's NRI plugin")
-        return found
+            yield Finding(ERROR, "agent", "no runtime is connected to the agent's NRI plugin")
 
     def as_text(self) -> str:
-        """Returns the line of `node status`."""
+        """Returns what `status` shows of it."""
         if self.cold:
-            return f"Agent: none, every container start is cold: {self.cold}"
+            return f"none, every container start is cold: {self.cold}"
         running = f", {self.version}, {self.memory / (1 << 20):.1f} MiB" if self.memory else ""
+        if self.charged[1]:
+            running += f" (cgroup {self.charged[0] >> 20} of {self.charged[1] >> 20} MiB)"
         plugin = {None: "", True: ", NRI plugin connected", False: ", NRI plugin not connected"}[self.plugin]
-        return f"Agent: socket {self.socket}, service {self.service}{running}{plugin}"
+        return f"socket {self.socket}, service {self.service}{running}{plugin}"
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
@@ -85,7 +95,10 @@ class Agent:
             "installedVersion": self.installed,
             "current": self.is_current,
             "memoryBytes": self.memory,
+            "cgroupBytes": self.charged[0],
+            "cgroupHighBytes": self.charged[1],
             "answers": not self.silence,
+            "answered": self.counts or None,
             "nriConnected": self.plugin,
         }
 
@@ -107,13 +120,28 @@ def look(wanted: bool) -> Agent:
     is_current = running == os.path.realpath(program)
     version = installed if is_current else _named(running)
     size = int(memory[1]) << 10 if memory else 0
-    silence, plugin, last = "", None, []
+    charged = _charged(pid)
+    silence, plugin, last, counts = "", None, [], {}
     try:
         status = ask(WHERE["socket"])
         plugin, last = status.get("nri"), status.get("last", [])  # an agent of another version may not report it
+        counts = {name: status[name] for name in _COUNTS if name in status}
     except ReassertError as error:
         silence = str(error)
-    return Agent("", socket, service, version, installed, is_current, size, silence, plugin, last)
+    return Agent("", socket, service, version, installed, is_current, size, charged, silence, plugin, last, counts)
+
+
+def _charged(pid: int) -> tuple[int, int]:
+    """memory.current and memory.high of a process's cgroup (cgroup v2); 0 for what is not known or has no limit."""
+    try:
+        cgroup = Path(f"/proc/{pid}/cgroup").read_text().partition("0::")[2].partition("\n")[0]
+        read = [
+            Path(f"/sys/fs/cgroup{cgroup}/{name}").read_text().strip() for name in ("memory.current", "memory.high")
+        ]
+    except OSError:
+        return 0, 0
+    current, high = [int(text) if text.isdigit() else 0 for text in read]
+    return current, high
 
 
 def _named(program: str) -> str:
@@ -205,25 +233,3 @@ def starts_of(runtime: str, found: Iterable[dict[str, Any]], called: Callable[[s
         if counted.count() == _LAST:
             break
     return counted
-
-
-def show_status(path: str, output: str) -> int:
-    """`reassert agent --status`: prints what the running agent has answered. Raises ReassertError."""
-    status = ask(path)
-    if output == "json":
-        print(json.dumps(status, indent=2))
-        return 0
-    warm, cold = status["warm"], status["cold"]
-    rows = [
-        ("agent", f"version {status['version']}, pid {status['pid']}, running for {status['seconds']:.0f} s"),
-        ("policy", status["policy"]),
-        ("memory", f"{status['memoryKiB'] / 1024:.1f} MiB"),
-        ("NRI plugin", {None: "not in this process", True: "connected", False: "not connected"}[status["nri"]]),
-        ("warm", f"{sum(warm.values())} ({', '.join(f'{name} {count}' for name, count in warm.items())})"),
-        ("cold", f"{sum(cold.values())}{''.join(f', {name} {count}' for name, count in sorted(cold.items()))}"),
-        ("dropped", str(status["dropped"])),
-        ("in work", str(status["working"])),
-    ]
-    for name, value in rows:
-        print(printable(f"{name:12}{value}"))
-    return 0

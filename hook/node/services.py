@@ -16,7 +16,7 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError, Usage, describe
 from hook.entry import protocol
-from hook.entry.dispatcher import is_gvisor, warm_hook
+from hook.entry.dispatcher import warm_hook
 from hook.node import systemd
 from hook.node.artifacts.dispatchers import WHERE, hook_file
 from hook.node.change.files import Change, State, link
@@ -30,14 +30,14 @@ UNITS = (SOCKET, SERVICE)
 """The agent's."""
 
 TIMERS = ("reassert-status.timer", "reassert-verify.timer")
-"""Each starts the service of its name: a look at the wiring each minute, and `node verify` once a day."""
+"""Each starts the service of its name: a look at the wiring each minute, and `verify` once a day."""
 
 _COMMANDS = {
-    SERVICE: "agent $NRI $METRICS $OPTIONS",
-    "reassert-status.service": "node status --record",
-    "reassert-verify.service": "node verify --again",
+    SERVICE: "agent $LOG $NRI $METRICS $OPTIONS",
+    "reassert-status.service": "node status --record $LOG",
+    "reassert-verify.service": "node verify --again $LOG",
 }
-"""The arguments with which the services start the program."""
+"""The arguments with which the services start the program. 0.3 knows these too, to which a package can go back."""
 
 DROP_IN = f"/etc/systemd/system/{SERVICE}.d/nri.conf"
 """With this file the agent runs the NRI plugin. Then PLUGIN does not run: one of the two, never both."""
@@ -48,10 +48,16 @@ AGENT_IS_WANTED = "agent"
 METRICS = "metrics"
 """In an engine's notes: the agent's options for metrics, by name. Empty if they were withdrawn."""
 
+LOG = "log"
+"""In an engine's notes: the services' options for the operation log, by name. Empty if they were withdrawn."""
+
 UNIX = "unix:"
 """How a metrics address begins that is a socket's path."""
 
 _DIRECTORY = "/etc/systemd/system"
+_LOG = "--log-format=logfmt"
+"""LOG of the units in packaging/systemd."""
+
 _METRICS_DROP_IN = f"{_DIRECTORY}/{SERVICE}.d/metrics.conf"
 _PACKAGED = "/usr/lib/systemd/system"
 _WANTED_BY = {SOCKET: "sockets.target", SERVICE: "multi-user.target", **dict.fromkeys(TIMERS, "timers.target")}
@@ -66,7 +72,7 @@ NRI_SOCKET = "/var/run/nri/nri.sock"
 """Where engines listen for NRI plugins if their configuration does not say."""
 
 _WITH_PLUGIN = f"""\
-# Written by `reassert node`: the agent runs the NRI plugin too (docs/agent.md).
+# Written by `reassert install`: the agent runs the NRI plugin too (docs/internals/agent.md).
 [Unit]
 # NRI refuses a container for which two plugins set the same name, so only one of the two services runs.
 Conflicts={PLUGIN}
@@ -95,19 +101,30 @@ def add_agent(wiring: Wiring, choice: Choice) -> None:
         wiring.notes[AGENT_IS_WANTED] = False
     if choice.metrics is not None:
         wiring.notes[METRICS] = choice.metrics
+    if choice.log is not None:
+        wiring.notes[LOG] = choice.log
     if choice.front and {RUNTIME, HOOK, NRI} & set(choice.adapters):
-        text = warm_hook(choice.program, choice.front, WHERE, [], is_installed(choice.program))
+        text = warm_hook(choice.program, choice.front, where=WHERE, extra=[], installed=is_installed(choice.program))
         hook = hook_file(), State(text.encode(), mode=0o755)
-        wiring.artifacts[:0] = [*_drop_in(choice.metrics), *_units(choice.program), hook]
+        wiring.artifacts[:0] = [
+            *_drop_in(choice.metrics),
+            *_log_drop_ins(choice.log, _COMMANDS),
+            *_units(choice.program),
+            hook,
+        ]
         wiring.units = [*UNITS, *wiring.units, *TIMERS]
     elif choice.metrics:
         wiring.remarks.append("no metrics are served, because there is no agent")
 
 
+NOT_WANTED = "--no-agent"
+"""Why there is no agent where the last install was told so."""
+
+
 def why_cold(wanted: bool, front: str) -> str:
     """Why there can be no agent on this node; "" where there can. `front`: its path, "" where it was not built."""
     if not wanted:
-        return "--no-agent"
+        return NOT_WANTED
     if not systemd.available():
         return "this node's init is not systemd"
     return "" if front else "front was not built: packaging/build.sh builds it where musl-gcc is (Debian: musl-tools)"
@@ -118,6 +135,11 @@ def is_wanted(notes: dict[str, Any]) -> bool:
     return bool(notes.get(AGENT_IS_WANTED, True))
 
 
+def plugin_is_ours(notes: dict[str, Any]) -> bool:
+    """Whether the NRI plugin, if it is wired, runs as a service of this node. `notes`: the engine's."""
+    return bool(notes.get(PLUGIN_IS_OURS, True))
+
+
 def metrics_of(
     given: dict[str, str | None], notes: dict[str, Any], others: Iterable[dict[str, Any]]
 ) -> dict[str, str] | None:
@@ -125,10 +147,8 @@ def metrics_of(
 
     `notes`: the engine's. `others`: those of other engines, which have the same agent.
     """
-    before = next((found[METRICS] for found in (notes, *others) if METRICS in found), None)
-    said = {name: value for name, value in given.items() if value is not None}
-    if not said or (before is None and not any(said.values())):
-        return before
+    merged = options_of(METRICS, given, notes, others)
+    said = {name: value for name, value in given.items() if value}
     if address := said.get("metrics"):
         check_address(address)
     if directory := said.get("textfile"):
@@ -136,6 +156,17 @@ def metrics_of(
     for name, value in said.items():
         if not re.fullmatch(r"[\w./:\[\]@+-]*", value, re.ASCII):
             raise Usage(f"--{name} {value!r}: a systemd unit cannot pass on this text")
+    return merged
+
+
+def options_of(
+    key: str, given: dict[str, str | None], notes: dict[str, Any], others: Iterable[dict[str, Any]]
+) -> dict[str, str] | None:
+    """A service's options of one kind after this install. `key`: in the notes. The others: as in `metrics_of`."""
+    before: dict[str, str] | None = next((found[key] for found in (notes, *others) if key in found), None)
+    said = {name: value for name, value in given.items() if value is not None}
+    if not said or (before is None and not any(said.values())):
+        return before
     return {name: value for name, value in {**(before or {}), **said}.items() if value}
 
 
@@ -165,9 +196,16 @@ def _drop_in(metrics: dict[str, str] | None) -> list[Change]:
     if metrics is None:
         return []
     words = " ".join(f"--{name} {value}" for name, value in metrics.items())
-    return [
-        (_METRICS_DROP_IN, State(f'# By `reassert node install`\n[Service]\nEnvironment="METRICS={words}"\n'.encode()))
-    ]
+    return [(_METRICS_DROP_IN, State(f'# By `reassert install`\n[Service]\nEnvironment="METRICS={words}"\n'.encode()))]
+
+
+def _log_drop_ins(log: dict[str, str] | None, units: Iterable[str]) -> list[Change]:
+    """One for each unit. As with metrics, it stays when its options are withdrawn."""
+    if log is None:
+        return []
+    words = " ".join([_LOG, *(f"--{name}={value}" for name, value in log.items())])
+    text = State(f'# By `reassert install`\n[Service]\nEnvironment="LOG={words}"\n'.encode())
+    return [(f"{_DIRECTORY}/{unit}.d/log.conf", text) for unit in units]
 
 
 def _units(program: str) -> Iterator[Change]:
@@ -205,17 +243,18 @@ def add_plugin(
         wiring.notes[PLUGIN_IS_OURS] = False
         return
     words = [one for one in handlers if re.fullmatch(r"[\w.-]+", one.name, re.ASCII)]  # no pod can name another one
-    gvisor = [one.name for one in words if one.runtime and is_gvisor(one.runtime)]
+    gvisor = [one.name for one in words if one.runtime and wiring.files.is_gvisor(one.runtime)]
     sentries = [f"--gvisor={name}" for name in [*gvisor, *([""] if default in gvisor else [])]]
     if choice.front:
         where = ["--nri-socket", address] if address != NRI_SOCKET else []
         text = _WITH_PLUGIN.replace("OPTIONS", " ".join(["--nri", *where, *sentries]))
         wiring.artifacts.append((DROP_IN, State(text.encode())))
         return
-    command = [choice.program, "nri", *(["--socket", address] if address != NRI_SOCKET else []), *sentries]
+    where = ["--socket", address] if address != NRI_SOCKET else []
+    command = f"{shlex.quote(choice.program)} nri $LOG {shlex.join([*where, *sentries])}".rstrip()
     path = f"{_DIRECTORY}/{PLUGIN}"
     enabled = f"{_DIRECTORY}/multi-user.target.wants/{PLUGIN}"
-    wiring.artifacts += [(path, _unit(PLUGIN, shlex.join(command))), (enabled, link(path))]
+    wiring.artifacts += [*_log_drop_ins(choice.log, [PLUGIN]), (path, _unit(PLUGIN, command)), (enabled, link(path))]
     wiring.units = [PLUGIN]
 
 
@@ -225,13 +264,13 @@ def plugin_runs() -> bool:
 
 
 def ask(path: str) -> dict[str, Any]:
-    """The status of the agent at a socket, for `reassert agent --status` and `node status`. Raises ReassertError."""
+    """The status of the agent at a socket. Raises ReassertError."""
     try:
         with closing(socket(AF_UNIX, SOCK_SEQPACKET)) as connection:
             connection.settimeout(_ANSWER_SECONDS)
             connection.connect(path)
             connection.send(protocol.STATUS)
-            answer = connection.recv(protocol.LIMIT)
+            answer = connection.recv(protocol.FRAME_LIMIT)
         found = json.loads(answer)
     except ValueError:
         raise ReassertError(f"{path}: an agent of another version, or no agent, listens there") from None
@@ -242,6 +281,11 @@ def ask(path: str) -> dict[str, Any]:
     return found
 
 
+def has_units(paths: Iterable[str]) -> bool:
+    """Whether one of some files is a drop-in of an engine's unit. `start` and `roll_back` know ours."""
+    return any(path.startswith("/etc/systemd/system/") and "/reassert-" not in path for path in paths)
+
+
 def start(units: list[str], moved: bool, different: list[str], stale: list[str]) -> None:
     """Starts units, or restarts them if the program was `moved`. Raises NodeError if one does not start.
 
@@ -249,7 +293,7 @@ def start(units: list[str], moved: bool, different: list[str], stale: list[str])
     agent is restarted wait in it. `stale`: units that are stopped later. If the plugin moves from the agent to a
     service of its own, the agent is stopped first: a request would start it again, and that would stop the service.
     """
-    if units:
+    if units or has_units(different):
         systemd.run("daemon-reload")
     if PLUGIN in units:
         stop([unit for unit in stale if unit in UNITS])
@@ -259,6 +303,19 @@ def start(units: list[str], moved: bool, different: list[str], stale: list[str])
         # What runs the plugin is ready when a runtime has connected, so it is not waited for here.
         is_waited_for = unit in UNITS and not os.path.exists(DROP_IN)
         systemd.run("restart" if again else "start", *([] if is_waited_for else ["--no-block"]), unit)
+
+
+def stopped(units: list[str]) -> list[str]:
+    """Those of some units that do not run, though they are to."""
+    return [unit for unit in units if systemd.available() and not systemd.is_active(unit)]
+
+
+def start_again(units: list[str], artifacts: list[str]) -> None:
+    """Start units that an administrator, or a failure, stopped. Raises NodeError. `artifacts`: as for `wait`."""
+    for unit in units:
+        systemd.run("reset-failed", unit)
+    start(units, False, [], [])
+    wait(units, False, artifacts)
 
 
 def wait(units: list[str], restarted: bool, artifacts: Iterable[str]) -> None:
@@ -287,8 +344,11 @@ def _is_connected() -> bool:
 
 
 def stop(units: list[str]) -> None:
-    """Stop units that are not needed any more. Raises NodeError."""
-    for unit in units:
+    """Stop units that are not needed any more. Raises NodeError.
+
+    Sockets first: a request would start the service again, and systemd cancels the stop then.
+    """
+    for unit in sorted(units, key=lambda unit: not unit.endswith(".socket")):
         systemd.run("stop", unit, *([unit.replace(".timer", ".service")] if unit in TIMERS else []))
     if any(unit.endswith(".socket") for unit in units):
         with suppress(FileNotFoundError):
@@ -297,15 +357,13 @@ def stop(units: list[str]) -> None:
 
 
 def roll_back(units: list[str]) -> None:
-    """After the files were restored: stop all units, then start those that were there before. Raises NodeError.
+    """After the files were restored: stop the new units, and restart those that were there before. Raises NodeError.
 
-    A socket that was there before is not stopped: requests wait in it.
+    A socket that was there before is not stopped: requests wait in it. They start its service while it stops, which is
+    why it is restarted by one job: systemd cancels a stop for a later start, but a restart includes it.
     """
     systemd.run("daemon-reload")
     old = [unit for unit in units if glob(f"/etc/systemd/system/*.wants/{unit}")]
     stop([unit for unit in units if unit not in old and systemd.is_active(unit)])
     for unit in old:
-        if not unit.endswith(".socket"):
-            systemd.run("stop", unit)
-    for unit in old:
-        systemd.run("start", "--no-block", unit)
+        systemd.run("start" if unit.endswith(".socket") else "restart", "--no-block", unit)

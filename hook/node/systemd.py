@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hook.node.errors import NodeError
+from hook.resident import oplog
 
 _T = TypeVar("_T")
 
@@ -93,6 +95,7 @@ def main_pid(unit: str) -> int:
 def run(verb: str, *units: str) -> None:
     """Runs `systemctl VERB UNIT…`. Raises NodeError with the last lines of the unit's journal if that fails."""
     done = _systemctl(verb, *units)
+    oplog.info("systemd.ran", verb=verb, units=units or None, status=done.returncode)
     if done.returncode == 0:
         return
     said = " ".join(done.stderr.split())
@@ -135,7 +138,7 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
     """
     environment = {"PATH": PATH, "LC_ALL": "C.UTF-8"}
     try:
-        return subprocess.run(  # noqa: S603  # a list of fixed words and paths of the node
+        done = subprocess.run(  # noqa: S603  # a list of fixed words and paths of the node
             arguments,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -149,6 +152,8 @@ def command(arguments: list[str], seconds: float = SECONDS) -> subprocess.Comple
         raise NodeError(f"{arguments[0]} is not installed") from None
     except subprocess.TimeoutExpired:
         raise NodeError(f"`{' '.join(arguments)}` did not end within {seconds:.0f} s") from None
+    oplog.debug("program.ran", arguments=shlex.join(arguments), status=done.returncode)
+    return done
 
 
 def output(arguments: list[str], failed: str) -> str:

@@ -7,9 +7,9 @@ import time
 
 from hook import __version__
 from hook.core.base.system import timestamp
-from hook.core.policy.model import Condition
-from hook.core.reserve import SHOWN, Edit
+from hook.core.policy.model import Match
 from hook.core.reserve.devices import Drop
+from hook.core.reserve.edits import SHOWN, Edit
 
 
 def about() -> dict[str, str]:
@@ -17,19 +17,20 @@ def about() -> dict[str, str]:
     return {"node": os.uname().nodename, "time": timestamp(time.time_ns()), "version": __version__}
 
 
-def wanted(condition: Condition) -> str:
-    """What the rule requires: `team-*|prod`, or `tier In (web), env Exists`."""
-    if condition.field != "podSelector":
-        return "|".join(str(pattern) for pattern in condition.wanted)
+def wanted(match: Match, field: str) -> str:
+    """What the rule requires by a condition: `team-*|prod`, or `tier In (web), env Exists`."""
+    required = match.rule.conditions[field]
+    if field != "podSelector":
+        return "|".join(str(pattern) for pattern in required)
     parts: list[str] = []
-    for key, operator, values in condition.wanted:
+    for key, operator, values in required:
         parts.append(f"{key} {operator}" + (f" ({', '.join(values)})" if values else ""))
     return ", ".join(parts)
 
 
-def actual(condition: Condition) -> str:
+def actual(match: Match, field: str) -> str:
     """The container's value, in the same form."""
-    value = condition.actual
+    value = match.seen(field)
     if isinstance(value, dict):
         return ",".join(f"{key}={text}" for key, text in value.items())
     return "|".join(value) if isinstance(value, tuple) else value or "unknown"
@@ -38,7 +39,7 @@ def actual(condition: Condition) -> str:
 def words(edit: Edit) -> tuple[str, str]:
     """What the container would have started with, and what it gets."""
     if isinstance(edit, Drop):
-        return edit.what, "absent"
+        return edit.text, "absent"
     before, after = edit.shown()
     values = before if isinstance(before, list) else [before]
     return ", ".join(map(_word, values[:SHOWN])) or "-", "absent" if after is None else _word(after)

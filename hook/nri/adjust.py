@@ -17,19 +17,19 @@ from __future__ import annotations
 import os
 import stat
 from functools import lru_cache
-from typing import Any
 
 from hook.core.base import compare
 from hook.core.base.compare import is_below
 from hook.core.base.errors import named
+from hook.core.container.oci import Device, Mount
 from hook.core.facts import Container
 from hook.core.plan import Plan
-from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
-from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import Drop, DropMount, PlaceDevice
+from hook.core.reserve.edits import Edit, Reason
+from hook.core.reserve.listed_annotations import DropAnnotation
+from hook.core.reserve.place_mount import PlaceMount
+from hook.core.reserve.reserved_env import SetEnv
 from hook.nri import ttrpc
-
-Mount = dict[str, object]
 
 clean = lru_cache(256)(compare.clean)
 """Cached, since most containers have the same few destinations."""
@@ -41,22 +41,23 @@ _DEVICE_FIELDS = (("fileMode", "file_mode"), ("uid", "uid"), ("gid", "gid"))
 
 
 class Adjustment:
-    """What the plugin asks the runtime for.
-
-    `env`: values by name. `mounts`: mounts to set. `removed`: destinations of mounts to remove. `devices`: devices to
-    add. `annotations`: keys to remove.
-    """
+    """What the plugin asks the runtime for."""
 
     def __init__(self) -> None:
         self.env: dict[str, str] = {}
+        """The values, by name."""
         self.mounts: list[Mount] = []
+        """The mounts to set."""
         self.removed: list[str] = []
-        self.devices: list[dict[str, Any]] = []
+        """The destinations of mounts to remove."""
+        self.devices: list[Device] = []
+        """The devices to add."""
         self.annotations: list[str] = []
+        """The keys of annotations to remove."""
 
     def payload(self) -> bytes:
         """The adjustment as the bytes of NRI's CreateContainerResponse."""
-        parts = [_mount_bytes(m["destination"], m["type"], m["source"], tuple(_options(m))) for m in self.mounts]
+        parts = [_mount_bytes(m.destination, m.type, m.source, tuple(m.options)) for m in self.mounts]
         parts += [_env_bytes(name, value) for name, value in self.env.items()]
         if self.removed or self.annotations or self.devices:
             parts.append(self._others())
@@ -69,9 +70,9 @@ class Adjustment:
         for destination in self.removed:
             made.mounts.add(destination="-" + destination)
         for device in self.devices:
-            added = made.linux.devices.add(**{key: device[key] for key in ("path", "type", "major", "minor")})
+            added = made.linux.devices.add(**{key: device.oci[key] for key in ("path", "type", "major", "minor")})
             for key, field in _DEVICE_FIELDS:
-                getattr(added, field).value = device[key]
+                getattr(added, field).value = device.oci[key]
         return bytes(made.SerializeToString())
 
 
@@ -80,7 +81,7 @@ class Adjustment:
 
 
 @lru_cache(256)
-def _mount_bytes(destination: object, kind: object, source: object, options: tuple[str, ...]) -> bytes:
+def _mount_bytes(destination: str, kind: str, source: str, options: tuple[str, ...]) -> bytes:
     mount = {"destination": destination, "type": kind, "source": source, "options": options}
     return bytes(_ContainerAdjustment(mounts=[mount]).SerializeToString())
 
@@ -106,13 +107,13 @@ def adjust(plan: Plan, container: Container, removes_mounts: bool) -> tuple[Adju
             if edit.value is not None and not edit.name.startswith("-"):
                 adjustment.env[edit.name] = edit.value
         elif isinstance(edit, PlaceMount):
-            _ask_for_mount(edit, there, removes_mounts, mounts, adjustment.removed)
+            _ask_for_mount(edit, there=there, removes_mounts=removes_mounts, mounts=mounts, removed=adjustment.removed)
         elif isinstance(edit, PlaceDevice):
             adjustment.devices.append(edit.device)
         elif isinstance(edit, DropAnnotation):
             adjustment.annotations.append(edit.name)
         elif isinstance(edit, DropMount) and removes_mounts:
-            adjustment.removed += [str(mount["destination"]) for mount in edit.before]
+            adjustment.removed.append(edit.mount.destination)
     adjustment.mounts = list(mounts.values())
     adjustment.removed = [path for path in dict.fromkeys(adjustment.removed) if path not in mounts]
     final = predicted_mounts(there, adjustment)
@@ -129,12 +130,12 @@ def _denials(edit: Edit, adjustment: Adjustment, final: list[Mount]) -> list[Rea
         return [Reason(edit.rule, "mount", f"mount {named(destination)} {why}") for destination in left]
     message = ""
     if isinstance(edit, PlaceDevice):
-        if any(device.get("path") != edit.name for device in edit.before):
+        if any(device.written != edit.name for device in edit.before):
             message = f"the container has device {named(edit.name)} under another spelling of its path"
-        elif "m" in edit.access and edit.device["type"] == "c":
+        elif "m" in edit.access and edit.device.oci["type"] == "c":
             message = f"NRI cannot give the mknod access that {named(edit.name)} has"
     elif isinstance(edit, Drop):
-        if not isinstance(edit, DropMount) or edit.before[0] in final:
+        if not isinstance(edit, DropMount) or edit.mount in final:
             message = f"{edit.conflict()}; NRI cannot remove it, the runtime wrapper (reassert runtime) can"
     elif not isinstance(edit, DropAnnotation):
         message = f"{edit.kind} {named(edit.name)} is not what the policy wants, and NRI cannot change it"
@@ -157,37 +158,41 @@ def _env_holds(edit: SetEnv, set_at_all: bool) -> bool:
 
 def _env_denial(edit: SetEnv) -> Reason:
     if edit.value is None:
-        return Reason(edit.rule, "env", f"{edit.conflict()}, and NRI cannot remove env")
+        wrong = edit.conflict() or f"env {named(edit.name)} has an entry without a value"
+        return Reason(edit.rule, "env", f"{wrong}, and NRI cannot remove env")
     name = named(edit.name)
     why = f"env {name} occurs more than once, and NRI replaces only the first entry"
     if edit.name.startswith("-"):
         why = f"NRI cannot set env {name}: it takes a name that begins with - for a removal"
-    return Reason(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/nri.md)")
+    return Reason(edit.rule, "env", f"{why}; put {name} into base_runtime_spec's env (docs/internals/nri.md)")
 
 
 # -- mounts
 
 
 def _ask_for_mount(
-    edit: PlaceMount, there: list[Mount], removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
+    edit: PlaceMount, *, there: list[Mount], removes_mounts: bool, mounts: dict[str, Mount], removed: list[str]
 ) -> None:
     """Ask for the reserved mount, and for the removal of the container's mounts that conflict with it.
 
     If NRI cannot remove mounts, each of them is replaced by the part of the reserved hostPath at the same place.
     """
-    own = str(edit.mount["destination"]) if edit.mount else ""  # for an allocated mount, in the engine's spelling
+    own = edit.mount.destination if edit.mount else ""  # for an allocated mount, in the engine's spelling
     if edit.mount:
         mounts[own] = edit.mount
     for mount in there:
-        destination = str(mount["destination"])
-        if destination == own or not edit.displaces(clean(destination)):
+        if mount.destination == own or not edit.displaces(mount.path):
             continue
         if removes_mounts:
-            removed.append(destination)
+            removed.append(mount.destination)
         elif edit.mount and not edit.is_shared():  # otherwise the runtime would follow a link that a container makes
-            source = _part(edit.source(), clean(destination)[len(edit.name) :])
+            source = _part(edit.source(), mount.path[len(edit.name) :])
             if source:
-                mounts[destination] = {**edit.mount, "destination": destination, "source": source}
+                mounts[mount.destination] = _as_part(edit.mount, mount.destination, source)
+
+
+def _as_part(reserved: Mount, destination: str, source: str) -> Mount:
+    return Mount({**reserved.oci, "destination": destination, "source": source})
 
 
 def _part(source: str, below: str) -> str:
@@ -211,11 +216,11 @@ def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]
     """The OCI mounts that the runtime will have after the adjustment (generate.AdjustMounts)."""
     if not adjustment.mounts and not adjustment.removed:
         return list(mounts)
-    gone = {str(mount["destination"]) for mount in adjustment.mounts}.union(adjustment.removed)
+    gone = {mount.destination for mount in adjustment.mounts}.union(adjustment.removed)
     final: list[Mount] = []
     for mount in mounts:
-        if mount["destination"] in gone:
-            gone.discard(str(mount["destination"]))  # NRI replaces or removes only the first mount of the same text
+        if mount.destination in gone:
+            gone.discard(mount.destination)  # NRI replaces or removes only the first mount of the same text
         else:
             final.append(mount)
     return in_order(final + adjustment.mounts)
@@ -223,7 +228,7 @@ def predicted_mounts(mounts: list[Mount], adjustment: Adjustment) -> list[Mount]
 
 def in_order(mounts: list[Mount]) -> list[Mount]:
     """Mounts as the runtime sorts them after an adjustment of mounts."""
-    return sorted(mounts, key=lambda mount: _place(str(mount["destination"])))
+    return sorted(mounts, key=lambda mount: _place(mount.destination))
 
 
 @lru_cache(256)
@@ -239,30 +244,25 @@ def mount_leftovers(edit: PlaceMount, mounts: list[Mount], ours: list[Mount]) ->
     """
     if mounts == [edit.mount]:
         return []  # the usual case: no mount of the container conflicts
-    wanted = {mount["destination"]: mount for mount in ([*ours, edit.mount] if edit.mount else ours)}
-    wrong: list[str] = []
-    for mount in mounts:
-        destination = str(mount["destination"])
-        if edit.displaces(clean(destination)) and not _same(mount, wanted.get(destination, {})):
-            wrong.append(destination)
+    wanted = {mount.destination: mount for mount in ([*ours, edit.mount] if edit.mount else ours)}
+    wrong = [
+        mount.destination
+        for mount in mounts
+        if edit.displaces(mount.path) and not _same(mount, wanted.get(mount.destination))
+    ]
     if edit.mount:
         first = next((at for at, mount in enumerate(mounts) if _same(mount, edit.mount)), None)
         if first is None:
             return wrong or [edit.name]
-        wrong += [str(m["destination"]) for m in mounts[first:] if is_below(edit.name, clean(str(m["destination"])))]
+        wrong += [mount.destination for mount in mounts[first:] if is_below(edit.name, mount.path)]
     return wrong
 
 
-def _same(one: Mount, other: Mount) -> bool:
+def _same(one: Mount, other: Mount | None) -> bool:
     """Whether two mounts are the same, apart from the order of options."""
-    if one["destination"] != other.get("destination") or one.get("source") != other.get("source"):
+    if other is None or (one.destination, one.source, one.type) != (other.destination, other.source, other.type):
         return False
-    return one.get("type") == other.get("type") and set(_options(one)) == set(_options(other))
-
-
-def _options(mount: Mount) -> list[str]:
-    options = mount.get("options")
-    return [str(option) for option in options] if isinstance(options, list) else []
+    return {*one.options} == {*other.options}
 
 
 def own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
@@ -271,8 +271,7 @@ def own_parts(edit: PlaceMount, container: Container) -> list[Mount]:
         return []
     parts = []
     for mount in container.start.mounts:
-        path = clean(str(mount["destination"]))
-        source = edit.source() + path[len(edit.name) :]
-        if (path == edit.name or is_below(path, edit.name)) and mount.get("source") == source:
-            parts.append({**edit.mount, "destination": mount["destination"], "source": source})
+        source = edit.source() + mount.path[len(edit.name) :]
+        if (mount.path == edit.name or is_below(mount.path, edit.name)) and mount.source == source:
+            parts.append(_as_part(edit.mount, mount.destination, source))
     return parts

@@ -2,46 +2,43 @@
 
 from __future__ import annotations
 
+import posix
 import re
 from collections import Counter
 from typing import Any
 
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
 from hook.core.container.identity import APP_TYPES, CRIO, Identity, crio_image
-from hook.core.decide import NOWHERE, Case, Done
+from hook.core.decide import Adapter, Case
 from hook.core.facts.cri import NOT_THE_PODS
-from hook.core.facts.cri import TYPE as _TYPE
-from hook.core.linux import volumes
 from hook.core.linux.mountns import status_at_once
-from hook.core.plan import ALL, NODE_PATHS, Plan
-from hook.core.policy.resident import Resident
-from hook.core.reserve import STEERING, Outcome, Reason, Reserved
-from hook.core.reserve.annotations import want_unsteered
+from hook.core.plan import ALL, Plan
+from hook.core.policy.model import Policy
+from hook.core.reserve import node_paths, unsafe_annotations
+from hook.core.reserve.edits import Reason
+from hook.core.verdict import NOWHERE, Verdict
 from hook.nri import ttrpc
 from hook.nri.adjust import adjust
 from hook.nri.report import ADAPTER, Report
 from hook.nri.request import VALIDATE, PendingEvents, Reply, Request
 from hook.nri.requested import RequestedContainer
 from hook.nri.validation import Merged, holds, left_reason
+from hook.resident.policy import Resident
 
 _IMAGE = "io.kubernetes.cri.image-name"
 """The image name that containerd records first for the image's id. containerd overwrites a value that a pod set."""
-LOADED = volumes
-"""Loaded before the first request."""
 
 
 def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> Identity:
     """The container's identity.
 
     Names and UID are the runtime's own record of what kubelet asked for. The image comes from the annotation that
-    hook.core.container.identity trusts too. The type is kubelet's annotation on the container. Some engines copy a
-    pod's own annotations into the spec, so the type is trusted only if the pod has no annotation of that name (NRI
-    lists all annotations of a pod).
+    hook.core.container.identity trusts too. The type is unknown to a runtime: kubelet is asked for it
+    (hook.core.facts.cri).
 
     `sends_cdi`: whether the runtime hands over CRI's CDI devices, which kubelet alone sets (SENDS_CDI).
     """
     notes = container.annotations
-    kind = notes.get(_TYPE, "") if _TYPE not in pod.annotations else ""
     labels = pod.labels
     identity = Identity(
         engine,
@@ -50,7 +47,7 @@ def identify(pod: Any, container: Any, engine: str, sends_cdi: bool = False) -> 
         pod=pod.name or None,
         uid=pod.uid or None,
         container=container.name or None,
-        types=(kind,) if kind in APP_TYPES else APP_TYPES,
+        types=APP_TYPES,
         image=crio_image(notes) if engine == CRIO else notes.get(_IMAGE) or None,
         labels={key: labels[key] for key in labels if not key.startswith(NOT_THE_PODS)},
     )
@@ -67,39 +64,101 @@ def _repository(image: str) -> str:
     return name if "/" in name.rpartition(":")[2] else name.rpartition(":")[0] or name
 
 
+class Question(Adapter):
+    """A runtime's question about a container that is being created."""
+
+    name = ADAPTER
+    kinds = ALL - {node_paths.KIND}  # the hook behind the plugin sees what the container's mounts are
+    learns = True
+
+    def __init__(self, resident: Resident, is_gvisor: bool = False) -> None:
+        self.store = resident.store
+        self.is_gvisor = is_gvisor
+        self.reads_node = False
+        """Whether the question itself is being read with the help of files of the node, which may hang."""
+        self._resident = resident
+
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self._resident.get()
+
+    def status(self, path: str) -> posix.stat_result:
+        """See Adapter. A thread that waits for a pod's volume would read no more requests."""
+        return status_at_once(path)
+
+    def before_mounting(self) -> None:
+        """Raises Undecided."""
+        raise Undecided("an emptyDir with medium: Memory cannot be mounted by the NRI plugin; use the runtime wrapper")
+
+
+class _Validation(Question):
+    """A runtime's question about what all plugins ask for."""
+
+    kinds = ALL
+    decides_audited = False  # the event at the container's creation says so
+
+    def __init__(self, resident: Resident, is_gvisor: bool, decided: Plan | None) -> None:
+        """`decided`: at the container's creation. A policy that was changed since would refuse our own adjustment."""
+        super().__init__(resident, is_gvisor)
+        self._decided = decided
+
+    def policy(self) -> Policy:
+        """The policy by which the container was corrected."""
+        return self._decided.policy if self._decided else super().policy()
+
+    def merged(self, asked: Any) -> Merged:
+        """The container as all plugins together ask for it."""
+        self.reads_node = bool(asked.adjust.CDI_devices)
+        merged = Merged(asked)
+        self.reads_node = False
+        return merged
+
+
+class _Unread(Question):
+    """A question that is answered without reading a file of the node."""
+
+    def policy(self) -> Policy:
+        """The last policy that was read."""
+        return self._resident.last
+
+
 class _Decided(Case):
     """A case whose plan is known, without what tried rules would do."""
 
     def __init__(self, case: Case, decided: Plan) -> None:
-        super().__init__(case.adapter, case.container_id, case.load)
+        super().__init__(case.adapter, case.container_id)
         self.began, self.policy, self.container = case.began, case.policy, case.container
-        self.before_mounting = case.before_mounting
         self._decided = decided
 
-    def decide(self, identity: Identity, target: object, kinds: frozenset[str] = ALL) -> Plan:
+    def decide(self, identity: Identity, target: object) -> Plan:
         self.identity = identity
         return self._decided
 
 
 class Decider:
-    """Decides for one runtime. `engine`: the runtime's name.
-
-    `removes_mounts`: whether its NRI can remove mounts. `sends_cdi`: whether it hands over CRI's CDI devices. `gvisor`:
-    its handlers that call gVisor's runsc, which does not know the mount option `rro`. `validates`: whether the runtime
-    asks again about the adjustment of all plugins; the event about a container is then written after that question.
-    `unwanted`: how many connections in a row a runtime ended right after the plugin subscribed to it.
-    """
+    """Decides for one runtime."""
 
     def __init__(self, resident: Resident, report: Report) -> None:
         self.resident = resident
         self.report = report
         self.pending = PendingEvents(report)
         self.engine = "containerd"
+        """The runtime's name."""
         self.removes_mounts = False
+        """Whether the runtime's NRI can remove mounts."""
         self.sends_cdi = False
+        """Whether the runtime hands over CRI's CDI devices."""
         self.gvisor: frozenset[str] = frozenset()
+        """The handlers of the runtime that call gVisor's runsc, which does not know the mount option `rro`."""
         self.validates = False
+        """Whether the runtime asks again about the adjustment of all plugins; the event about a container is then
+        written after that question."""
         self.unwanted: Counter[str] = Counter()
+        """How many connections in a row the runtime ended right after the plugin subscribed to it."""
+
+    def tell(self, event: str, level: str, message: str, **more: object) -> None:
+        """Write an event about the plugin itself."""
+        self.report.plugin(event, level, message, self.resident.last.event_log, **more)
 
     def identify(self, pod: Any, container: Any) -> Identity:
         """The container's identity (`identify`)."""
@@ -107,17 +166,18 @@ class Decider:
 
     def create(self, request: Request, pod: Any, container: Any) -> Reply:
         """The decision about a container that is being created."""
-        case = request.case = self._case(container.id, pod)
+        question = Question(self.resident, pod.runtime_handler in self.gvisor)
+        case = request.case = Case(question, container.id)
         reply = Reply(case)
 
         def read() -> tuple[Identity, RequestedContainer]:
-            case.identity = self.identify(pod, container)
-            return case.identity, RequestedContainer(pod, container)
+            identity = self.identify(pod, container)
+            case.is_about(identity=identity)
+            return identity, RequestedContainer(pod, container)
 
-        kinds = ALL - {NODE_PATHS}  # the hook behind the plugin sees what the container's mounts are
-        return reply.settle(case.run(read, lambda decided, _: self._adjusted(reply, decided), kinds))
+        return reply.settle(case.run(read, lambda decided, _: self._adjusted(reply, decided)))
 
-    def _adjusted(self, reply: Reply, decided: Plan) -> Done:
+    def _adjusted(self, reply: Reply, decided: Plan) -> Verdict:
         """What can be done about a plan, and the bytes that ask the runtime for it. The event is made later."""
         denials: list[Reason] = []
         if not decided.reasons():  # only in Audit mode: Enforce mode would refuse the container
@@ -129,49 +189,39 @@ class Decider:
                 case.audited_rules.would_refuse(audited, denials)
             if decided.edits and not denials and not decided.audit_only():
                 reply.payload = ttrpc.bounded(adjustment.payload())
-        reply.done = Done(NOWHERE, denials, handed_on=True)
-        return reply.done
-
-    def _case(self, container_id: str, pod: Any) -> Case:
-        case = Case(ADAPTER, container_id, self.resident.get)
-        case.in_sentry = pod.runtime_handler in self.gvisor
-        case.before_mounting = _mounts_nothing
-        case.status = status_at_once  # a thread that waits for a pod's volume would read no more requests
-        return case
+        return Verdict(NOWHERE, denials, handed_on=True)
 
     def validate(self, request: Request, asked: Any) -> Reply:
         """The decision about what all plugins together ask for. It refuses what leaves the reserved state.
 
         `asked`: the runtime's question. Where the event at the container's creation says all, there is no second one.
         """
-        case = request.case = self._case(asked.container.id, asked.pod)
-        case.decides_audited = False  # the first event says so
-        reply, first = Reply(case), self.pending.held(asked.container.id)
-        reply.is_repeated = True
+        first = self.pending.held(asked.container.id)
         before = first.verdict if first else None
+        question = _Validation(self.resident, asked.pod.runtime_handler in self.gvisor, before.plan if before else None)
+        case = request.case = Case(question, asked.container.id)
+        reply = Reply(case)
+        reply.is_repeated = True
         if before and before.plan is None:  # `failurePolicy` let it start undecided
             return reply
-        if before and before.plan:  # a policy that was changed since would refuse our own adjustment
-            in_force = before.plan.policy
-            case.load = lambda: in_force
         known = {(edit.kind, edit.name) for edit in before.plan.edits} if before and before.plan else set()
         reasons = {str(each) for each in before.reasons} if before else set()
 
         def read() -> tuple[Identity, Merged]:
-            case.identity = self.identify(asked.pod, asked.container)
-            case.reads_node = bool(asked.adjust.CDI_devices)
-            merged = Merged(asked)
-            case.reads_node = False
-            return case.identity, merged
+            identity = self.identify(asked.pod, asked.container)
+            if first and first.case.identity:  # kubelet's answer counts for both questions
+                identity.types = first.case.identity.types
+            case.is_about(identity=identity)
+            return identity, question.merged(asked)
 
-        def act(decided: Plan, merged: Merged) -> Done:
+        def act(decided: Plan, merged: Merged) -> Verdict:
             if merged.problem and any(match.applies for match in decided.matches):
                 raise Undecided(merged.problem)
             wrong = [edit for edit in decided.edits if not holds(edit, case.container)]
             audit = decided.audit_only()  # then nothing was corrected, and the first event names it
             said = [edit for edit in wrong if not (audit and (edit.kind, edit.name) in known)]
             reply.is_repeated = not said and all(str(each) in reasons for each in decided.reasons())
-            return Done(NOWHERE, [left_reason(edit, case.container, merged.owners) for edit in said], wrong)
+            return Verdict(NOWHERE, [left_reason(edit, case.container, merged.owners) for edit in said], wrong)
 
         return reply.settle(case.run(read, act))
 
@@ -189,33 +239,29 @@ class Decider:
             reply = Reply(_Decided(case, decided))
             verdict = reply.case.run(lambda: (identity, container.start), lambda plan, _: self._adjusted(reply, plan))
             return reply.settle(verdict, is_repeated=request.method == VALIDATE)
-        late = Case(ADAPTER, request.container, lambda: self.resident.last)
+        late = Case(_Unread(self.resident), request.container)
         why: Exception = Unacceptable("no decision in time for the runtime")
         if case:
-            late.identity = case.identity
-            if case.reads_node:
+            late.is_about(identity=case.identity)
+            if case.reads_node or (isinstance(case.adapter, Question) and case.adapter.reads_node):
                 why = Undecided("no decision in time for the runtime: the node's files or the policy take too long")
         return Reply(late, "deadline").settle(late.failed(why), is_repeated=request.method == VALIDATE)
 
     def unread(self, why: str) -> Reply:
         """The reply for a container whose request is too large to be read; the pod's author caused that size."""
-        case = Case(ADAPTER, "", lambda: self.resident.last)
+        case = Case(_Unread(self.resident), "")
         return Reply(case).settle(case.failed(TooLarge(why)))
 
 
 def _of_the_sandbox(case: Case, decided: Plan) -> list[Reason]:
     """Why annotations of a pod refuse its container in gVisor, which takes the sandbox's. NRI asks about no sandbox."""
-    outcome = Outcome(Reserved({}, []))
-    if case.in_sentry and any(match.applies for match in decided.matches):
+    dropped = Plan(decided.policy)
+    if case.adapter.is_gvisor and any(match.applies for match in decided.matches):
         annotations = case.container.start.pod_annotations or {}
-        want_unsteered(STEERING[-1], decided.policy.allowed_annotations, dict(annotations), outcome)
+        unsafe_annotations.drop((unsafe_annotations.OF_SANDBOX,), annotations, dropped)
     return [
-        Reason("", edit.kind, f"{edit.conflict()} on the pod, where NRI cannot remove it") for edit in outcome.edits
+        Reason("", edit.kind, f"{edit.conflict()} on the pod, where NRI cannot remove it") for edit in dropped.edits
     ]
-
-
-def _mounts_nothing() -> None:
-    raise Undecided("an emptyDir with medium: Memory cannot be mounted by the NRI plugin; use the runtime wrapper")
 
 
 REMOVES_MOUNTS = {"containerd": (2, 0)}

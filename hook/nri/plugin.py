@@ -18,15 +18,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from hook.core.base.errors import describe
-from hook.entry import preload
 from hook.nri import ttrpc
 from hook.nri.creation import REMOVES_MOUNTS, SENDS_CDI, VALIDATES, Decider, version_at_least
 from hook.nri.report import CONNECTED, DISCONNECTED, RELIEVED, VIOLATION
 from hook.nri.request import CREATE, MOST, QUIET, VALIDATE, Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, Violation, frames
-
-LOADED = preload
-"""Loaded before the first request."""
 
 SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
@@ -62,18 +58,18 @@ REFUSALS = 2
 
 
 class Limits(NamedTuple):
-    """Limits of a connection.
-
-    `quiet`: as QUIET. `registration`: seconds within which a runtime has to configure the plugin; the runtime's own
-    limit is 5. `threads`: requests that may be stuck at once; with more, no thread reads requests, so the runtime's
-    limit for an answer applies. `unheld`: seconds for which the event about a container waits for
-    ValidateContainerAdjustment: the plugins behind may each take the runtime's limit.
-    """
+    """Limits of a connection."""
 
     quiet: int = QUIET
+    """See QUIET."""
     registration: float = 8.0
+    """Seconds within which a runtime has to configure the plugin; the runtime's own limit is 5."""
     threads: int = 64
+    """How many requests may be stuck at once; with more, no thread reads requests, so the runtime's limit for an answer
+    applies."""
     unheld: float = 30.0
+    """Seconds for which the event about a container waits for ValidateContainerAdjustment: the plugins behind may each
+    take the runtime's limit."""
 
 
 class Plugin:
@@ -83,6 +79,7 @@ class Plugin:
         self,
         connection: socket.socket,
         decider: Decider,
+        *,
         name: str,
         index: str,
         limits: Limits = Limits(),  # noqa: B008  # immutable
@@ -169,7 +166,7 @@ class Plugin:
                 answered = self._answer(request, ttrpc.get("Empty"))
             if answered:
                 self._events.write()
-                self._report.plugin(RELIEVED, "error", f"{request.method} takes too long", id=request.container)
+                self._decider.tell(RELIEVED, "error", f"{request.method} takes too long", id=request.container)
         except OSError as error:
             self._end(describe(error))
 
@@ -352,7 +349,7 @@ class Plugin:
     def _synchronized(self) -> None:
         """Say that the runtime asks for each container from now on: it creates none until it has this answer."""
         if not self.connected.is_set():
-            self._report.plugin(CONNECTED, "info", self._registered)
+            self._decider.tell(CONNECTED, "info", self._registered)
             self._report.metrics.connected(True)
             self.connected.set()
             self.on_connected()
@@ -367,7 +364,7 @@ class Plugin:
 
     def _violated(self, message: str) -> None:
         self._report.metrics.error("violation")
-        self._report.plugin(VIOLATION, "error", message)
+        self._decider.tell(VIOLATION, "error", message)
         self._end("", logged=True)
 
     def _end(self, message: str, logged: bool = False) -> None:
@@ -375,7 +372,7 @@ class Plugin:
         if not self._ending.acquire(blocking=False):
             return
         if not logged:
-            self._report.plugin(DISCONNECTED, "warning", message)
+            self._decider.tell(DISCONNECTED, "warning", message)
         try:
             self._socket.shutdown(socket.SHUT_RDWR)  # before `run` closes it: wakes the reading thread
         except OSError:

@@ -6,18 +6,17 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from hook.core.base.logfile import try_to_append
-from hook.core.base.system import timestamp
-from hook.core.events import SETTINGS, line
-from hook.core.metrics import NoMetrics
+from hook.core.events import line, of_adapter
+from hook.resident import oplog
+from hook.resident.metrics import NoMetrics
 
 ADAPTER = "nri"
 CONNECTED, DISCONNECTED, VIOLATION = "nri.connected", "nri.disconnected", "nri.violation"
 RELIEVED = "nri.slow"
-
-ADJUSTMENT = "adjustment"
-"""`verified` of an event about a container for which the plugin saw the adjustment of all plugins."""
 
 _BACKLOG = 1000
 """Lines kept for a standard output that is not read. Further lines are dropped there, but never in the event log."""
@@ -27,24 +26,26 @@ _PAUSE = 0.05
 
 
 class Report:
-    """Writes events and holds the metrics. `events`: path of the node's event log."""
+    """Writes events and holds the metrics."""
 
     def __init__(self, events: str, metrics: NoMetrics) -> None:
         self.events = events
+        """The path of the node's event log."""
         self.metrics = metrics
         self._lines: deque[str] = deque()
         self._closed = False
         self._printer = threading.Thread(target=self._print, name="log", daemon=True)
         self._printer.start()
 
-    def plugin(self, event: str, level: str, message: str, **more: object) -> None:
-        """Write an event about the plugin itself."""
-        record = {"event": event, "timestamp": timestamp(time.time_ns()), "adapter": ADAPTER, "level": level}
-        self.line(line({**record, "message": message, **more}))
+    def plugin(self, event: str, level: str, message: str, settings: Sequence[Any] = (), **more: object) -> None:
+        """Write an event about the plugin itself. `settings`: as for hook.core.events.write."""
+        self.line(line(of_adapter(ADAPTER, event, level, message, **more)), settings)
+        log = {"error": oplog.error, "warning": oplog.warning}.get(level, oplog.info)
+        log(event, key=message, message=message, **more)
 
-    def line(self, text: str) -> None:
-        """Write one line to the event log and, in the background, to standard output."""
-        if not try_to_append(self.events, text, *SETTINGS):
+    def line(self, text: str, settings: Sequence[Any] = ()) -> None:
+        """Write one line to the event log and, in the background, to standard output. `settings`: as for `plugin`."""
+        if not try_to_append(self.events, text, *settings):
             self.metrics.error("log")
         if len(self._lines) < _BACKLOG:
             self._lines.append(text + "\n")

@@ -13,10 +13,12 @@ from contextlib import suppress
 
 from hook.core import events
 from hook.core.base.errors import describe
-from hook.core.base.system import say
-from hook.core.decide import Case, Done, Verdict
-from hook.core.metrics import ASKED, AUDITED, REFUSED
-from hook.nri.report import ADAPTER, ADJUSTMENT, Report
+from hook.core.decide import Case
+from hook.core.verdict import ADJUSTMENT, Verdict
+from hook.nri.report import Report
+from hook.resident import oplog
+from hook.resident.metrics import ASKED, AUDITED, REFUSED
+from hook.resident.service import tell_undecided
 
 CREATE, VALIDATE = "CreateContainer", "ValidateContainerAdjustment"
 """The calls that are about a container."""
@@ -34,26 +36,26 @@ LIMIT = 1000
 class Reply:
     """A decision about one container.
 
-    `payload`: bytes of a CreateContainerResponse. `refusal`: why the container is refused, or "". `done`: what the
-    event is made of. `is_repeated`: whether the event at the container's creation, `first`, says the same; then this
-    one is told only if it is an error or a refusal.
+    `refusal`: why the container is refused, or "".
     """
 
     def __init__(self, case: Case, failure: str = "decision") -> None:
         """`failure`: the kind of error where there is no decision."""
         self.case = case
         self.payload = b""
-        self.done: Done | None = None
+        """The bytes of a CreateContainerResponse."""
         self.verdict: Verdict | None = None
         self.first: Reply | None = None
         self.is_repeated = False
+        """Whether the event at the container's creation, `first`, says the same; then this one is told only if it is an
+        error or a refusal."""
         self._failure = failure
         self._took = 0.0
 
     def settle(self, verdict: Verdict, is_repeated: bool = False) -> Reply:
         """The reply itself, with its verdict."""
         self.is_repeated |= is_repeated
-        self.verdict, self._took = verdict, self.case.milliseconds()
+        self.verdict, self._took = verdict, self.case.stop()
         if verdict.refusal:
             self.payload = b""
         return self
@@ -75,15 +77,14 @@ class Reply:
         if verdict is None or (self.is_repeated and self.is_decided() and not verdict.refusal):
             return
         event = verdict.event
-        if event is None and self.done and verdict.plan:
-            event = self.case.event(verdict.plan, self.done)
-            if event:
-                event["durationMs"] = self._took
-        if event and is_checked and event.get("asked"):
-            event["verified"] = ADJUSTMENT
+        if event is None and verdict.handed_on and verdict.plan:
+            verdict.verified = ADJUSTMENT if is_checked else verdict.verified
+            event = self.case.event(verdict.plan, verdict)
         self._count(report, verdict, event)
         if event:
-            report.line(events.line(event))
+            policy = self.case.policy
+            report.line(events.line(event), policy.event_log if policy else ())
+            tell_undecided(event)
 
     def _count(self, report: Report, verdict: Verdict, event: dict[str, object] | None) -> None:
         metrics, decided, audited = report.metrics, verdict.plan, self.case.audited_rules
@@ -94,7 +95,7 @@ class Reply:
             outcome = "audited"
         else:
             outcome = "refused" if verdict.refusal else "adjusted" if decided.edits else "unchanged"
-        if event.get("probe") if event else events.is_probe(ADAPTER, self.case.container_id, self.case.identity):
+        if event.get("probe") if event else self.case.is_probe():
             metrics.probe(outcome)
             return
         metrics.container(outcome, self._took / 1000)
@@ -225,4 +226,4 @@ class PendingEvents:
 
     def _failed(self, container_id: str, why: str) -> None:
         self._report.metrics.error("log")
-        say(f"no event for {container_id}: {why}")
+        oplog.error("event.lost", key=why, id=container_id, error=why)

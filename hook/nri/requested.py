@@ -1,29 +1,30 @@
 """What a container would start with, from NRI's request in OCI's spelling.
 
-Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these. Equal
-devices and device rules are decoded once (`_decoded_once`), of mounts only the destination until one may matter.
+Most containers of a node have the same mounts and device rules. So a request is parsed without decoding these, and
+equal ones are decoded once (`_decoded_once`); of a mount only the destination, until more may matter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, cast
 
 from google.protobuf.message import DecodeError
 
+from hook.core.base.compare import clean
 from hook.core.base.errors import TooLarge, Unacceptable
-from hook.core.container.spec import ENTRIES, shared_processes
-from hook.core.container.start import Start
+from hook.core.container.oci import Device, DeviceRule, Json, Mount
+from hook.core.container.spec import CONFIG_ENTRIES, shared_processes
+from hook.core.container.start import UNSEEN, Start, Unseen
 from hook.nri import ttrpc
 
-Object = dict[str, object]
 T = TypeVar("T")
 
 _KEPT, _LARGEST = 128, 512
 """Objects of each kind that are remembered, and the largest number of bytes of one. A pod's author chooses both."""
 
-_TOO_MANY = f"env, mounts, annotations and devices have more than the limit of {ENTRIES} entries together"
+_TOO_MANY = f"env, mounts, annotations and devices have more than the limit of {CONFIG_ENTRIES} entries together"
 
 _UNREADABLE = "a mount, a device or a device rule of the request does not decode"
 
@@ -33,31 +34,26 @@ _read_device = ttrpc.get("LinuxDevice").FromString
 _read_device_rule = ttrpc.get("LinuxDeviceCgroup").FromString
 
 
-class Mounts(Sequence[Object]):
-    """A container's mounts. All are decoded when one of them is needed, which is so in few decisions.
+class RequestedMount(Mount):
+    """A mount, of which more than the destination is decoded when it is needed, which is so in few decisions."""
 
-    `destinations`: of each mount, as the container has it.
-    """
+    __slots__ = ("_decoded", "_encoded")
 
-    def __init__(self, encoded: list[bytes]) -> None:
+    def __init__(self, encoded: bytes) -> None:
         """Raises Unacceptable."""
-        self.destinations = [_destination(mount) for mount in encoded]
+        self.path = clean(_destination(encoded))
         self._encoded = encoded
-        self._decoded: list[Object] | None = None
-        if 0 in b"".join(encoded) and nul_in([], [], self, {}):
-            raise Unacceptable(_nul("mounts"))
+        self._decoded: Json | None = None
 
-    def __len__(self) -> int:
-        return len(self.destinations)
-
-    @overload
-    def __getitem__(self, at: int) -> Object: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Object]: ...
-    def __getitem__(self, at: int | slice) -> Object | list[Object]:
+    @property
+    def oci(self) -> Json:  # type: ignore[override]  # an attribute of Mount
+        """The mount in OCI's spelling. Raises Unacceptable."""
         if self._decoded is None:
-            self._decoded = [_mount(data) for data in self._encoded]
-        return self._decoded[at]
+            try:
+                self._decoded = oci_mount(_read_mount(self._encoded))
+            except DecodeError:
+                raise Unacceptable(_UNREADABLE) from None
+        return self._decoded
 
 
 def _destination(mount: bytes) -> str:
@@ -70,14 +66,7 @@ def _destination(mount: bytes) -> str:
         raise Unacceptable(_UNREADABLE) from None
 
 
-def _mount(data: bytes) -> Object:
-    try:
-        return oci_mount(_read_mount(data))
-    except DecodeError:
-        raise Unacceptable(_UNREADABLE) from None
-
-
-def oci_mount(mount: Any) -> Object:
+def oci_mount(mount: Any) -> Json:
     """An NRI mount in OCI's spelling."""
     fields = mount.destination, mount.type, mount.source, mount.options[:]
     return dict(zip(("destination", "type", "source", "options"), fields, strict=True))
@@ -90,11 +79,13 @@ class RequestedContainer(Start):
         notes, linux = container.annotations, container.linux
         env, args, mounts = container.env[:], container.args[:], container.mounts[:]
         devices, rules = linux.devices[:], linux.resources.devices[:]
-        if 4 * (len(mounts) + len(devices) + len(rules)) + len(env) + len(args) + len(notes) > ENTRIES:
+        if 4 * (len(mounts) + len(devices) + len(rules)) + len(env) + len(args) + len(notes) > CONFIG_ENTRIES:
             raise TooLarge(_TOO_MANY)
         self.pod_annotations = pod.annotations  # a protobuf map: few policies need it
         self.env: list[str] = env
-        self.mounts = cast("list[Object]", Mounts(mounts))  # a decision only reads it
+        self.mounts = [*_mounts(mounts)] if mounts else []
+        if 0 in b"".join(mounts) and nul_in([], [], self.mounts, {}):
+            raise Unacceptable(_nul("mounts"))
         self.annotations: dict[str, str] = {key: notes[key] for key in notes}
         self.devices = _devices(devices) if devices else []
         self.device_rules = _device_rules(rules) if rules else []
@@ -102,13 +93,13 @@ class RequestedContainer(Start):
         self.check(args)
 
     @property
-    def shared_processes(self) -> str | None:
+    def shared_processes(self) -> str | Unseen:
         """See Start. A runtime that tells namespaces tells at least the mount namespace."""
         listed = [{"type": one.type, "path": one.path} for one in self._namespaces]
-        return shared_processes(listed) if listed else None
+        return shared_processes(listed) if listed else UNSEEN
 
-    def check(self, args: list[str], mounts: Sequence[Object] = ()) -> None:
-        """Look for a NUL in any string but those of `Mounts`. Raises Unacceptable."""
+    def check(self, args: list[str], mounts: Sequence[Mount] = ()) -> None:
+        """Look for a NUL in any string but those of the container's own mounts. Raises Unacceptable."""
         part = nul_in(self.env, args, mounts, self.annotations)
         if part:
             raise Unacceptable(_nul(part))
@@ -127,31 +118,34 @@ def _decoded_once(decode: Callable[[bytes], T]) -> Callable[[list[bytes]], list[
     return each
 
 
+_mounts = _decoded_once(RequestedMount)
+
+
 @_decoded_once
-def _devices(data: bytes) -> Object:
+def _devices(data: bytes) -> Device:
     device = _read_device(data)
-    return {"path": device.path, "type": device.type, "major": device.major, "minor": device.minor}
+    return Device({"path": device.path, "type": device.type, "major": device.major, "minor": device.minor})
 
 
 @_decoded_once
-def _device_rules(data: bytes) -> Object:
+def _device_rules(data: bytes) -> DeviceRule:
     rule = _read_device_rule(data)
-    entry: Object = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
+    entry: Json = {"allow": rule.allow, "type": rule.type or "a", "access": rule.access}
     for key in ("major", "minor"):
         if rule.HasField(key):
             entry[key] = getattr(rule, key).value
-    return entry
+    return DeviceRule(entry)
 
 
 def _nul(part: str) -> str:
     return f"a string in the container's {part} holds a NUL"
 
 
-def nul_in(env: list[str], args: list[str], mounts: Sequence[dict[str, Any]], annotations: dict[str, str]) -> str:
+def nul_in(env: list[str], args: list[str], mounts: Sequence[Mount], annotations: dict[str, str]) -> str:
     """The first of env, args, annotations and mounts that holds a NUL, or "". For requests without a spec's text."""
     in_mounts: list[str] = []
     for mount in mounts:
-        in_mounts += (mount["destination"], mount["type"], mount["source"], *mount["options"])
+        in_mounts += (mount.destination, mount.type, mount.source, *mount.options)
     of_annotations = [*annotations, *annotations.values()]
     for part, strings in (("env", env), ("args", args), ("annotations", of_annotations), ("mounts", in_mounts)):
         if "\0" in "".join(strings):

@@ -6,22 +6,22 @@ import argparse
 import atexit
 import gc
 import os
-import signal
 import socket
 import stat
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
+from hook import __version__
 from hook.core.base.errors import Usage, describe
-from hook.core.base.notifier import Notifier
 from hook.core.base.system import make_directory, replace_file
-from hook.core.metrics import NoMetrics
-from hook.core.policy.resident import Resident
 from hook.nri.creation import Decider
 from hook.nri.plugin import Plugin
 from hook.nri.report import DISCONNECTED, Report
+from hook.resident import oplog, service
+from hook.resident.metrics import NoMetrics
+from hook.resident.notifier import Notifier
+from hook.resident.policy import Resident
 
 NAME = "reassert"
 INDEX = "10"
@@ -40,46 +40,41 @@ COMPILE_PATIENCE = 25.0
 SILENCE = 5.0 + COMPILE_PATIENCE
 """Seconds without activity after which another program's watchdog takes the plugin for dead."""
 
-_SUN_PATH = 107
-"""The longest path of a socket, in bytes (unix(7))."""
-
 
 def main(chosen: argparse.Namespace, metrics_of: Callable[[], NoMetrics]) -> int:
     """Serve for ever, or a single connection if a runtime started the plugin. Raises Usage, OSError.
 
     `metrics_of`: makes what counts.
     """
-    for name in ("socket", "policy", "store", "events"):
-        if not getattr(chosen, name).startswith("/"):
-            raise Usage(f"--{name} takes an absolute path, not {getattr(chosen, name)!r}")
+    service.check_paths(chosen)
     index = _checked(chosen.plugin_index or os.environ.get("NRI_PLUGIN_IDX", INDEX), "socket", chosen.socket)
     given = os.environ.get("NRI_PLUGIN_SOCKET", "")
     descriptor = _descriptor(given) if given else -1
-    os.chdir("/")
-    sys.setswitchinterval(0.0005)  # so that the printing thread yields sooner; Python's default is 5 ms
-    service = Service(chosen, index, Report(chosen.events, metrics_of()), Notifier())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, service.stop)
+    plugin = Service(chosen, index, Report(chosen.events, metrics_of()), Notifier())
+    service.begin(plugin.stop)
+    names = ("socket", "policy", "store", "events", "metrics", "textfile")
+    settings = {name: getattr(chosen, name) for name in names}
+    oplog.info("nri.started", version=__version__, index=index, launched=bool(given), **settings)
     gc.freeze()  # loaded objects stay: a collection in the middle of a request takes 0.1 ms instead of 40
     if given:
-        return service.launched(descriptor)
-    return service.connect_for_ever()
+        return plugin.launched(descriptor)
+    return plugin.connect_for_ever()
 
 
 def beside(chosen: argparse.Namespace, metrics: NoMetrics) -> Service:
     """The plugin as a part of the agent, which handles its own socket, signals and systemd. Raises Usage."""
     index = _checked(chosen.plugin_index or INDEX, "nri-socket", chosen.nri_socket)
     options = argparse.Namespace(**{**vars(chosen), "socket": chosen.nri_socket})
-    service = Service(options, index, Report(chosen.events, metrics), None)
-    atexit.register(service.finish)
-    return service
+    plugin = Service(options, index, Report(chosen.events, metrics), None)
+    atexit.register(plugin.finish)
+    return plugin
 
 
 def _checked(index: str, option: str, path: str) -> str:
     if not (len(index) == 2 and index.isascii() and index.isdigit()):
         raise Usage(f"--plugin-index takes two digits, not {index!r}")
-    if len(os.fsencode(path)) > _SUN_PATH or not path.startswith("/"):
-        raise Usage(f"--{option} takes an absolute path of at most {_SUN_PATH} bytes, not {path!r}")
+    if len(os.fsencode(path)) > service.SOCKET_PATH_BYTES or not path.startswith("/"):
+        raise Usage(f"--{option} takes an absolute path of at most {service.SOCKET_PATH_BYTES} bytes, not {path!r}")
     return index
 
 
@@ -144,6 +139,9 @@ class Service:
         """Write the events that were not written yet. Waits for that at most two seconds."""
         self._decider.pending.finish(1.0)
         self._report.close()
+        if self._notifier:
+            oplog.info("nri.stopped", version=__version__)
+            oplog.close()
 
     def launched(self, descriptor: int) -> int:
         """Serve the socket that the runtime opened for the plugin, until the runtime closes it."""
@@ -152,6 +150,7 @@ class Service:
         with socket.socket(fileno=descriptor) as connection:
             self._serve(connection, name)
         self._report.close()
+        oplog.info("nri.stopped", version=__version__)
         return 0
 
     def connect_for_ever(self, sleep: Callable[[float], None] = time.sleep) -> int:
@@ -169,7 +168,7 @@ class Service:
                 if describe(error) != silent:  # one event, not one for each attempt
                     silent = describe(error)
                     self._report.metrics.error("connection")
-                    self._report.plugin(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
+                    self._decider.tell(DISCONNECTED, "warning", f"{self._chosen.socket}: {silent}")
                 self._tick(True)
                 pause = min(pause, ABSENT_PAUSE)
                 sleep(pause)
@@ -185,7 +184,7 @@ class Service:
 
     def _serve(self, connection: socket.socket, name: str) -> bool:
         """Serve one connection; returns whether the runtime configured the plugin."""
-        self._plugin = plugin = Plugin(connection, self._decider, name, self._index)
+        self._plugin = plugin = Plugin(connection, self._decider, name=name, index=self._index)
         plugin.on_configure = self._configured
         plugin.on_connected = self._notifier.ready if self._notifier else plugin.on_connected
         plugin.on_tick = self._tick

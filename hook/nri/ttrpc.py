@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from hook.core.base.errors import ReassertError
-from hook.core.base.protobuf import load
 from hook.core.base.text import message
+from hook.resident.protobuf import load
 
 _CLASSES = load(Path(__file__).with_name("nri.proto"))
 
@@ -83,15 +83,13 @@ def frames(stream: int, data: bytes) -> bytes:
 
 
 class Message(NamedTuple):
-    """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type.
-
-    `skipped`: 0, or the size of a message beyond MESSAGE_LIMIT; `payload` holds only its head then.
-    """
+    """One message: `kind` is REQUEST or RESPONSE, `payload` the protobuf bytes of that type."""
 
     stream: int
     kind: int
     payload: bytes
     skipped: int = 0
+    """0, or the size of a message beyond MESSAGE_LIMIT; `payload` holds only its head then."""
 
 
 class Assembler:

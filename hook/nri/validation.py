@@ -11,33 +11,40 @@ from __future__ import annotations
 import os
 import stat
 from collections import deque
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
 
 from hook.core.base.compare import clean
 from hook.core.base.errors import Undecided, named
-from hook.core.container.cdi import DIRECTORIES, edits_of_devices, items
+from hook.core.container.cdi import CDI_DIRECTORIES, edits_of_devices, items
+from hook.core.container.oci import Device, DeviceRule, Json, Mount
 from hook.core.facts import Container
-from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
 from hook.core.reserve.devices import Drop, DropMount
+from hook.core.reserve.edits import Edit, Reason
+from hook.core.reserve.place_mount import PlaceMount
+from hook.core.reserve.reserved_env import SetEnv
 from hook.nri.adjust import in_order, mount_leftovers, own_parts
 from hook.nri.requested import RequestedContainer, oci_mount
 
 _ANNOTATIONS, _MOUNTS, _DEVICES, _CDI_DEVICES, _ENV = 1, 2, 4, 5, 6
 """Numbers of the fields that plugins own (NRI's enum Field)."""
 
+T = TypeVar("T")
+
 _FIELDS = {"annotation": _ANNOTATIONS, "mount": _MOUNTS, "device": _DEVICES, "env": _ENV}
 
 
-class _Keyed:
+class _Keyed(Generic[T]):
     """A list of objects, of which the first one with a key can be removed without a search in all of them."""
 
-    def __init__(self, objects: list[dict[str, object]], key: str) -> None:
-        self._objects: list[dict[str, object] | None] = []
+    def __init__(self, objects: Iterable[tuple[str, T]]) -> None:
+        """`objects`: each with its key."""
+        self._objects: list[T | None] = []
         self._places: dict[str, deque[int]] = {}
-        for each in objects:
-            self.add(str(each[key]), each)
+        for key, each in objects:
+            self.add(key, each)
 
-    def add(self, key: str, each: dict[str, object]) -> None:
+    def add(self, key: str, each: T) -> None:
         """Append an object."""
         self._places.setdefault(key, deque()).append(len(self._objects))
         self._objects.append(each)
@@ -48,22 +55,19 @@ class _Keyed:
         if places:
             self._objects[places.popleft()] = None
 
-    def objects(self) -> list[dict[str, object]]:
+    def objects(self) -> list[T]:
         """The objects that are left."""
         return [each for each in self._objects if each is not None]
 
 
 class Merged(RequestedContainer):
-    """What a container would start with after the merged adjustment. Raises Unacceptable, TooLarge.
-
-    `owners`: by kind and name, the plugin that asked for it. `problem`: why the result is not known, or "".
-    """
+    """What a container would start with after the merged adjustment. Raises Unacceptable, TooLarge."""
 
     def __init__(self, request: Any) -> None:
         super().__init__(request.pod, request.container)
         adjust = request.adjust
-        self.mounts = list(self.mounts)
         self.owners: dict[tuple[str, str], str] = {}
+        """By kind and name, the plugin that asked for the entry."""
         self._owned = {
             field.key: field.value.owners
             for container in request.owners.owners
@@ -73,22 +77,30 @@ class Merged(RequestedContainer):
         for kind, number in _FIELDS.items():
             for name, owner in self._owned.get(number, {}).items():
                 self.owners[kind, _path(name) if kind in ("mount", "device") else name] = _plugin(owner)
-        self._devices, self._mounts = _Keyed(self.devices, "path"), _Keyed(self.mounts, "destination")
+        self._devices = _Keyed((device.written, device) for device in self.devices)
+        self._mounts = _Keyed((mount.destination, mount) for mount in self.mounts)
         self._annotate({key: adjust.annotations[key] for key in adjust.annotations})
         self.env = _env(self.env, {entry.key: entry.value for entry in adjust.env})
         self.problem = ""
+        """Why the result is not known, or ""."""
         if adjust.CDI_devices:
             try:
                 self._inject([device.name for device in adjust.CDI_devices])
             except Undecided as error:
                 self.problem = str(error)
         for device in adjust.linux.devices:
-            self._place(device.path, device.type, device.major, device.minor, "rwm" if device.type == "b" else "rw")
+            self._place(
+                device.path,
+                device.type,
+                major=device.major,
+                minor=device.minor,
+                access="rwm" if device.type == "b" else "rw",
+            )
         for mount in adjust.mounts:
             destination = mount.destination.removeprefix("-")
             self._mounts.remove(destination)
             if destination == mount.destination:
-                self._mounts.add(destination, oci_mount(mount))
+                self._mounts.add(destination, Mount(oci_mount(mount)))
         self.devices, self.mounts = self._devices.objects(), self._mounts.objects()
         if adjust.mounts:
             self.mounts = in_order(self.mounts)
@@ -101,13 +113,13 @@ class Merged(RequestedContainer):
                 self.annotations.pop(key[1:], None)
         self.annotations.update((key, value) for key, value in asked.items() if not key.startswith("-"))
 
-    def _place(self, path: str, kind: str, major: int, minor: int, access: str) -> None:
+    def _place(self, path: str, kind: str, *, major: int, minor: int, access: str) -> None:
         path, removed = path.removeprefix("-"), path.startswith("-")
         self._devices.remove(path)
         if not removed:
             node: dict[str, object] = {"type": kind, "major": major, "minor": minor}
-            self._devices.add(path, {"path": path, **node})
-            self.device_rules.append({"allow": True, **node, "access": access})
+            self._devices.add(path, Device({"path": path, **node}))
+            self.device_rules.append(DeviceRule({"allow": True, **node, "access": access}))
 
     def _inject(self, names: list[str]) -> None:
         """Make the edits of the CDI devices that plugins asked for. Raises Undecided.
@@ -118,7 +130,7 @@ class Merged(RequestedContainer):
         found = edits_of_devices(names)
         unknown = [name for name in names if name not in [of for of, _ in found]]
         if unknown:
-            where = " or ".join(DIRECTORIES)
+            where = " or ".join(CDI_DIRECTORIES)
             raise Undecided(f"CDI device {named(unknown[0])}, which an NRI plugin injects, is in no spec in {where}")
         for name, edits in found:
             owner = f"CDI device {name}, which {_plugin(asked.get(name, ''))} injected"
@@ -130,15 +142,13 @@ class Merged(RequestedContainer):
             for mount in items(edits, "mounts", dict):
                 destination, options = str(mount.get("containerPath")), mount.get("options")
                 self._mounts.remove(destination)
-                self._mounts.add(
-                    destination,
-                    {
-                        "destination": destination,
-                        "type": str(mount.get("type") or ""),
-                        "source": str(mount.get("hostPath")),
-                        "options": [str(option) for option in options] if isinstance(options, list) else [],
-                    },
-                )
+                added: Json = {
+                    "destination": destination,
+                    "type": str(mount.get("type") or ""),
+                    "source": str(mount.get("hostPath")),
+                    "options": [str(option) for option in options] if isinstance(options, list) else [],
+                }
+                self._mounts.add(destination, Mount(added))
                 self.owners["mount", _path(destination)] = owner
 
     def _inject_node(self, node: dict[str, Any], owner: str) -> None:
@@ -151,7 +161,9 @@ class Merged(RequestedContainer):
                 return  # the runtime refuses the container
             kind = "b" if stat.S_ISBLK(status.st_mode) else "c"
             major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
-        self._place(path, str(kind), int(major or 0), int(minor or 0), str(node.get("permissions") or "rwm"))
+        self._place(
+            path, str(kind), major=int(major or 0), minor=int(minor or 0), access=str(node.get("permissions") or "rwm")
+        )
         self.owners["device", _path(path)] = owner
 
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Make dist/reassert_VERSION_ARCHITECTURE.deb from the output of packaging/build.sh in dist/. Needs dpkg-deb, objdump and
-# python3, no root. The build is reproducible: file times are the last commit's, or SOURCE_DATE_EPOCH.
+# python3, no root, and build/venv, which packaging/build.sh makes. The build is reproducible: file times are the last
+# commit's, or SOURCE_DATE_EPOCH.
 #
 #   packaging/build.sh && packaging/deb/build.sh
 #   VERSION=0.3.0-2 packaging/deb/build.sh         DEBFULLNAME, DEBEMAIL: the maintainer, as for dch(1)
@@ -36,11 +37,17 @@ doc=$root/usr/share/doc/reassert
 program=$root/usr/lib/reassert
 
 # Containers start while dpkg replaces files one by one, and a start reads many files, its executable twice. So every
-# version has a directory of its own, which dpkg fills first. Then one rename each, of `start` and of the symbolic link,
-# switches to the new version. Then the old version's files are removed (postrm).
+# version has its own directory, which dpkg fills first. What engines call are links by way of `current`, which no package
+# has: preinst points it to a copy of the version that runs, postinst to the new one (`next`), once that has read the
+# node's policy. One rename switches.
 install -d "$program"
-"$DIST/reassert/reassert" node layout "$program" /usr/lib/reassert
+build/venv/bin/python -B packaging/layout.py "$DIST/reassert" "$program" /usr/lib/reassert
 content=$(dirname "$(readlink "$program/reassert")")
+mv "$program/start" "$program/$content/start"
+for name in start front reassert; do
+  [ ! -e "$program/$content/$name" ] || ln -sfn "current/$name" "$program/$name"
+done
+ln -s "$content" "$program/next"
 mkdir -p "$root/usr/bin"
 ln -s ../lib/reassert/reassert "$root/usr/bin/reassert"
 
@@ -50,7 +57,7 @@ install -d "$root/etc/reassert/trust.d"
 for unit in packaging/systemd/*; do
   sed 's|=/usr/local/bin/reassert|=/usr/bin/reassert|' "$unit" > "$root/usr/lib/systemd/system/${unit##*/}"
 done
-for unit in path service; do # the template for stores with a name of their own
+for unit in path service timer; do # the template for stores with a name of their own
   cp "$root/usr/lib/systemd/system/reassert-trust.$unit" "$root/usr/lib/systemd/system/reassert-trust@.$unit"
 done
 cp packaging/deb/copyright "$doc"

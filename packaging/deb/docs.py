@@ -1,4 +1,4 @@
-"""Copy the documentation into one directory of a package, with links that work there. Standard library only.
+"""Copy the documentation into a directory of a package, with links that work there. Standard library only.
 
 python3 packaging/deb/docs.py DIRECTORY
 python3 packaging/deb/docs.py --in-place DIRECTORY     pages that lie there as in the repository, of a release's archive
@@ -24,7 +24,9 @@ _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^()\s]+)\)")
 
 def copies() -> dict[str, str]:
     """Every copied file: its path in the repository, and its path in the package's directory."""
-    pages = {str(path.relative_to(ROOT)): path.name for path in (ROOT / "docs").glob("*.md")}
+    docs = ROOT / "docs"
+    shown = (path for kind in ("md", "svg") for path in docs.rglob(f"*.{kind}"))
+    pages = {str(path.relative_to(ROOT)): str(path.relative_to(docs)) for path in shown}
     pages["SECURITY.md"] = "SECURITY.md"
     for directory in EXAMPLES:
         for path in (ROOT / directory).iterdir():
@@ -39,7 +41,12 @@ def is_elsewhere(target: str) -> bool:
 
 def relinked(text: str, page: str, there: dict[str, str]) -> str:
     """A page with its links as they have to be in the package. `page`: its path in the repository."""
-    return _linked(text, page, lambda source: "examples" if source in EXAMPLES else there.get(source))
+
+    def found(source: str) -> str | None:
+        place = "examples" if source in EXAMPLES else there.get(source)
+        return place and posixpath.relpath(place, posixpath.dirname(there[page]) or ".")
+
+    return _linked(text, page, found)
 
 
 def without_dead_links(directory: Path) -> None:
@@ -63,7 +70,7 @@ def _linked(text: str, page: str, find: Callable[[str], str | None]) -> str:
         if is_elsewhere(target) or not path:
             return match[0]
         new = find(posixpath.normpath(posixpath.join(posixpath.dirname(page), path)))
-        return words if new is None else f"[{words}]({new}{'' if new == 'examples' else anchor + section})"
+        return words if new is None else f"[{words}]({new}{'' if new.endswith('examples') else anchor + section})"
 
     return "".join(_LINK.sub(link, part) if prose else part for prose, part in _parts(text))
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Build front, the static program that asks the resident agent (docs/agent.md), with Debian's musl-tools:
+# Build front, the static program that asks the resident agent (docs/internals/agent.md), with Debian's musl-tools:
 #
 #   packaging/front/build.sh OUTPUT
 #

@@ -1,4 +1,4 @@
-/* front: the program that an engine calls as its OCI runtime or hook. It asks the resident agent (docs/agent.md).
+/* front: the program that an engine calls as its OCI runtime or hook. It asks the resident agent (docs/internals/agent.md).
  *
  * It is the interpreter (execve(2)) of a text file that `reassert dispatcher --socket` prints: lines with the socket and
  * the options of the request, then a script for sh, the cold start. The agent answers: run the real runtime with the
@@ -24,7 +24,7 @@ enum answer { GO = 'G', CHANGED = 'A', REFUSED = 'R', COLD = 'C' };
 
 static const char REQUEST[] = "reassert-front/1", ANSWER[] = "reassert-agent/1";
 
-static const char *reason = "unreadable"; /* why the script runs, if it does (docs/agent.md) */
+static const char *reason = "unreadable"; /* why the script runs, if it does (docs/internals/agent.md) */
 
 /* The values in the text file; NULL for one that is missing. `real`: NULL for a hook. */
 struct setup {

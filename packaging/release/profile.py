@@ -19,14 +19,11 @@ from hook import __version__  # noqa: E402  # after the path is set
 from hook.agent import work  # noqa: E402  # likewise
 from hook.agent.clients import Client  # noqa: E402  # likewise
 from hook.agent.memory import Memory  # noqa: E402  # likewise
+from hook.compile.compiler import rule_to_line  # noqa: E402  # likewise
 from hook.core.base.jsontext import encode  # noqa: E402  # likewise
-from hook.core.policy.compiler import rule_to_line  # noqa: E402  # likewise
-from hook.core.policy.entries import (  # noqa: E402  # likewise
-    VALUE,
-    Env,
-    Mount,  # likewise
-)
+from hook.core.policy.entries import Mount  # noqa: E402  # likewise
 from hook.core.policy.model import Policy, Rule  # noqa: E402  # likewise
+from hook.core.policy.sources import Value  # noqa: E402  # likewise
 from hook.core.policy.store import NO_RULES  # noqa: E402  # likewise
 from hook.entry import protocol  # noqa: E402  # likewise
 
@@ -72,7 +69,7 @@ class Front:
         os.makedirs(self.bundle)
         os.makedirs(f"{self.state}/0a")
         write(f"{self.state}/0a/state.json", {"config": {"labels": [f"bundle={self.bundle}"]}})
-        env = [Env(name, VALUE, "/etc/ssl/certs/ca.crt") for name in NAMES]
+        env = [Value(name, "/etc/ssl/certs/ca.crt") for name in NAMES]
         mounts = [Mount(directory, "/etc/ssl", ["rbind", "ro", "nosuid", "nodev"], [], False)]
         line = encode(rule_to_line(Rule("ca", {}, False, env, mounts, False, {}, [], False)))
         self.where = [f"{directory}/policy.yaml", f"{directory}/store", f"{directory}/events.jsonl"]

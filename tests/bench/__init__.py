@@ -1,1 +1,1 @@
-"""The time that reassert adds to a container start, beside runc alone and other wrappers (docs/performance.md)."""
+"""The time that reassert adds to a container start, beside runc alone and other wrappers (project/performance.md)."""

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+from bench import chart
 from bench.cases import GROUPS, Bench
 from bench.node import REASSERT, Node
 from bench.results import Results
@@ -36,7 +37,7 @@ def main() -> int:
         print(bench.results.table([row.case for row in bench.results.rows if row.case not in before]), flush=True)
         print()
         keep(bench.results, options, rounds, time.monotonic() - begin)
-    print(f"{options.output}: bench.txt, bench.json")
+    print(f"{options.output}: bench.txt, bench.json, start.svg")
     return 0
 
 
@@ -47,6 +48,8 @@ def keep(results: Results, options: argparse.Namespace, rounds: int, seconds: fl
     result = {"machine": machine(options.runc), "rounds": rounds, "seconds": round(seconds), "rows": rows}
     (options.output / "bench.json").write_text(json.dumps(result, indent=1))
     (options.output / "bench.txt").write_text(results.table() + "\n")
+    if any(row.case == chart.CASE for row in results.rows):
+        (options.output / "start.svg").write_text(chart.drawn(result))
 
 
 def with_tmpfs(path: Path) -> None:
@@ -61,6 +64,7 @@ def machine(runc: str) -> dict[str, object]:
     version = subprocess.run([runc, "--version"], capture_output=True, text=True).stdout.splitlines()
     tree = sum(file.lstat().st_size for file in REASSERT.parent.rglob("*"))
     return {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "cpus": os.cpu_count(),
         "cpu": cpu.partition(":")[2].strip(),
         "kernel": platform.release(),

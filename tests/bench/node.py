@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.measure import ENVIRONMENT
+from hook.node.services import ask
 
 TOP = Path(__file__).resolve().parents[2]
 REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert"))
@@ -133,8 +134,7 @@ class Node:
 
     def answered(self, policy: Path) -> Counter[str]:
         """How many requests the agent of a policy has answered: warm, and cold by reason."""
-        command = [str(REASSERT), "agent", "--socket", self._agent(policy, "", "reassert"), "--status", "-o", "json"]
-        status = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        status = ask(self._agent(policy, "", "reassert"))
         return Counter({"warm": sum(status["warm"].values()), **status["cold"]})
 
     def agents_cpu(self) -> float:

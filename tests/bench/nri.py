@@ -32,6 +32,7 @@ sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
 from unit.nri.support import REQUEST, Peer, encoded  # noqa: E402  # likewise
 
+from hook.node.services import ask  # noqa: E402  # likewise
 from hook.nri import ttrpc  # noqa: E402  # after the path is set
 from hook.nri.ttrpc import RUNTIME, frames  # noqa: E402  # likewise
 
@@ -269,8 +270,7 @@ def main() -> None:
             load = Load(options.reassert, directory, where, options.busy)
         measure(runtimes, options.requests)
         if options.busy:
-            show = [options.reassert, "agent", "--status", "--socket", str(directory / "agent/agent.sock")]
-            subprocess.run(show, check=False)
+            print(json.dumps(ask(str(directory / "agent/agent.sock"))))
     finally:
         if load:
             load.close()

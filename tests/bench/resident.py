@@ -50,7 +50,7 @@ class Front:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             connection.connect(self._path)
             socket.send_fds(connection, ["".join(f"{part}\0" for part in parts).encode()], [given])
-            answer = connection.recv(protocol.LIMIT)[len(protocol.ANSWER) + 1 :][:1].decode()
+            answer = connection.recv(protocol.FRAME_LIMIT)[len(protocol.ANSWER) + 1 :][:1].decode()
         self.counts[answer] += 1
 
     def create(self) -> None:

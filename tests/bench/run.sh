@@ -32,5 +32,5 @@ if [ "$(cat "$venv/stamp" 2>/dev/null)" != "$stamp" ]; then
 fi
 
 # The tmpfs with the bundles is in a mount namespace of our own, and gone with it.
-export PYTHONPATH=$PWD/tests PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH=$PWD:$PWD/tests PYTHONDONTWRITEBYTECODE=1
 exec unshare --mount --propagation private "$venv/bin/python" -m bench "$@"

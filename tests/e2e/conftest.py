@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.runtimes import EACH, WAYS, real_runtime, usual
-from e2e.support import BUSYBOX, EXHAUSTIVE, POLICY, REASSERT, RUNTIMES, Bundle, Node, scratch
+from e2e.support import BUSYBOX, EXHAUSTIVE, POLICY, REASSERT, RUNTIMES, Bundle, Node, remove_tree, scratch
 
 pytest.register_assert_rewrite("e2e.hostile_mounts", "e2e.node.dumped")  # a failure there shows both sides too
 
@@ -43,7 +42,7 @@ def node() -> Iterator[Node]:
     """A test node with the default test policy."""
     directory = scratch()
     yield Node(directory)
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def module_node() -> Iterator[Node]:
     node = Node(directory)
     node.compile()
     yield node
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def directory() -> Iterator[Path]:
     """A temporary directory that only root can write to."""
     path = scratch()
     yield path
-    shutil.rmtree(path)
+    remove_tree(path)
 
 
 @pytest.fixture

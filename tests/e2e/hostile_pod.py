@@ -32,7 +32,7 @@ spec:
   - name: devices
     deviceAllocations: {{exclusive: [{DEVICE}], devices: true}}
 """
-"""The policy for `expectation`, as tests/hostile-pod/policy.yaml is for expect.json."""
+"""The policy for `expectation`, as tests/lab/peers/policy.yaml is for expect.json."""
 
 
 def policy(node: Node) -> str:
@@ -50,9 +50,9 @@ def expectation(node: Node) -> Path:
 
 def suite(node: Node, *arguments: str) -> tuple[int, dict[str, str], str]:
     """Exit status, result of each case, and everything that was printed. Nothing is left of its containers' files."""
-    options = ["--json", "--expect", str(expectation(node)), "--scratch", str(node.directory)]
+    options = ["-o", "json", "--expect", str(expectation(node)), "--scratch", str(node.directory)]
     command = [sys.executable, str(SUITE), *options, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3600)
     assert not list(node.directory.glob("hostile-pod-*"))
     assert done.stdout, done.stderr
     found = {case["name"]: case["result"] for case in json.loads(done.stdout)["cases"]}

@@ -21,7 +21,7 @@ NEWER = {
 EACH = [*RUNTIMES, *NEWER]
 
 WAYS = [(name, "wrapper") for name in EACH] + [
-    (name, adapter) for name in RUNTIMES for adapter in ("createRuntime", "createContainer", "precreate")
+    (name, adapter) for name in RUNTIMES for adapter in ("createRuntime", "createContainer")
 ]
 """A real runtime, and an adapter in front of it."""
 
@@ -38,8 +38,8 @@ def usual(items: list[Any]) -> list[Any]:
 
     A case is one of a test's other parameters. Each case runs once behind the wrapper, on one of the six runtimes by
     turns; where a test has fewer than four cases or is in BOTH, on a runc and on a crun. Each second case, and one that
-    is alone, runs with the hook too, in the node's mount namespace or in the container's, and each fourth with
-    precreate. With NRI, containerd 1.7 has runc only.
+    is alone, runs with the hook too, in the node's mount namespace or in the container's. With NRI, containerd 1.7 has
+    runc only.
     """
     kept: set[int] = set()
     of_file: dict[Path, int] = {}
@@ -76,9 +76,6 @@ def _in_turn(ways: list[tuple[str, str]], turn: int, both: bool, alone: bool) ->
         found.append(wrapped[turn % len(wrapped)])
     if hooks and (alone or not wrapped or turn % 2 == 0):
         found.append(hooks[turn // 2 % len(hooks)])
-    precreate = [way for way in ways if way[1] == "precreate"]
-    if precreate and turn % 4 == 1:
-        found.append(precreate[turn // 4 % len(precreate)])
     return found
 
 
@@ -93,6 +90,17 @@ def real_runtime(name: str, directory: Path) -> str:
     script = directory / name
     body = f'mount --bind {root}/{libraries} /{libraries} && exec {root}/{path} "$@"'
     script.write_text(f"#!/bin/sh\nexec unshare --mount --propagation private sh -c '{body}' {name} \"$@\"\n")
+    script.chmod(0o755)
+    return str(script)
+
+
+def exchanging(real: str, node: Node, path: Path, target: str) -> str:
+    """A runtime before whose start a directory becomes a link: after the decision of who calls it.
+
+    containerd resolves a hostPath before, so an attacker exchanges it later.
+    """
+    script = node.directory / f"exchanging-{Path(real).name}"
+    script.write_text(f'#!/bin/sh\n[ -L {path} ] || {{ rmdir {path} && ln -s {target} {path}; }}\nexec {real} "$@"\n')
     script.chmod(0o755)
     return str(script)
 
@@ -122,15 +130,10 @@ def hook_entry(node: Node, stage: str, *flags: str) -> dict[str, object]:
 
 
 def guarded(adapter: str, real: str, node: Node, bundle: Bundle) -> Running:
-    """A container of a saved bundle, with an adapter in front of it: `wrapper`, `precreate` or a stage of the hook."""
+    """A container of a saved bundle, with an adapter in front of it: `wrapper` or a stage of the hook."""
     bundle.save()
     if adapter == "wrapper":
         return Running(node.dispatcher(real), bundle)
-    if adapter == "precreate":
-        command = [str(REASSERT), "hook", *node.options(), "precreate"]
-        done = run(*command, input=bundle.config.read_text(), cwd=bundle.directory, check=False)
-        bundle.config.write_text(done.stdout or "refused by precreate")
-        return Running(real, bundle)
     config = bundle.saved()
     config.setdefault("hooks", {}).setdefault(adapter, []).append(hook_entry(node, adapter))
     bundle.config.write_text(json.dumps(config))

@@ -10,7 +10,8 @@ import subprocess
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from hook.core.policy.compiler import refresh
+from hook.compile.in_force import refresh
+from hook.core.policy.store import store_path
 from hook.entry.dispatcher import dispatcher
 
 TOP = Path(__file__).resolve().parents[2]
@@ -28,7 +30,7 @@ BUSYBOX = "/bin/busybox"
 RUNTIMES = {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}
 EXHAUSTIVE = os.environ.get("REASSERT_EXHAUSTIVE") == "1"
 """Whether every case is tried with every runtime and adapter; CONTRIBUTING.md says what the usual run has of them."""
-APPLETS = ("sh", "sleep", "cat", "env", "grep", "ls", "id", "true", "touch", "mkdir", "mount", "printenv", "tr")
+APPLETS = ("sh", "sleep", "cat", "head", "env", "grep", "ls", "id", "true", "touch", "mkdir", "mount", "printenv", "tr")
 
 POLICY = """\
 apiVersion: reassert/v1
@@ -84,6 +86,11 @@ class Node:
             self.write_policy(text)
         refresh(str(self.policy), str(self.store))
 
+    @property
+    def compiled(self) -> Path:
+        """The file of the compiled policy that this version reads."""
+        return Path(store_path(str(self.policy), str(self.store)))
+
     def options(self) -> list[str]:
         """What every adapter is told about this node."""
         return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]
@@ -92,7 +99,7 @@ class Node:
         """Path of a `reassert-runc` for a real runtime, as `reassert dispatcher` prints it."""
         path = self.directory / f"reassert-{Path(real).name}"
         if not path.exists():
-            path.write_text(dispatcher(real, str(REASSERT), self.options()))
+            path.write_text(dispatcher(real, str(REASSERT), extra=self.options()))
             path.chmod(0o755)
         return str(path)
 
@@ -108,11 +115,38 @@ def scratch() -> Path:
     return path
 
 
+CLEAN_UP_SECONDS = 60
+
+
+def cleaned(what: str, remove: Callable[[], object]) -> bool:
+    """Clean up after a test: `remove` is called again until it raises nothing; returns whether it did.
+
+    What an engine or a file system answers then fails no test. pytest's summary says what could not be removed.
+    """
+    deadline, pause = time.monotonic() + CLEAN_UP_SECONDS, 0.05
+    while True:
+        try:
+            remove()
+            return True
+        except Exception as error:
+            if time.monotonic() > deadline:
+                warnings.warn(f"{what} could not be removed: {error}", stacklevel=2)
+                return False
+        time.sleep(pause)
+        pause = min(2 * pause, 2.0)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a test's directory (`cleaned`)."""
+    cleaned(str(path), lambda: shutil.rmtree(path))
+
+
 def run(*command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
     """A command with its output as text; fails the test with both streams in the message."""
     if "stdin" not in options:  # not /dev/null: with a user namespace crun gives its stdin, the node's own, away
         options.setdefault("input", "")
-    done = subprocess.run(command, text=True, capture_output=True, timeout=60, **options)
+    options.setdefault("timeout", 60)
+    done = subprocess.run(command, text=True, capture_output=True, **options)
     assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
@@ -282,7 +316,7 @@ class Running:
         return found
 
     def __exit__(self, *_: object) -> None:
-        run(self.runtime, "delete", "--force", self.id, check=False)
+        cleaned(self.id, lambda: run(self.runtime, "delete", "--force", self.id, check=False))
 
     def output(self) -> str:
         """The output of the container's process so far."""

@@ -1,4 +1,4 @@
-"""Annotations that steer a runtime (hook.core.reserve.annotations.STEER), on real runtimes and under podman."""
+"""Annotations that steer a runtime (hook.core.reserve.unsafe_annotations), on real runtimes and under podman."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.agent.conftest import agent  # noqa: F401  # a fixture
 from e2e.agent.support import Agent
 from e2e.runtimes import EACH, NEWER, WAYS, guarded, hook_entry, real_runtime
 from e2e.support import RUNTIMES, TOP, Bundle, Node, Running, need, run
-from e2e.test_precreate import CRUN, Podman, hooked, podman, working_podman  # noqa: F401  # fixtures
-from hook.core.reserve import STEERING
-from hook.core.reserve.annotations import HARMLESS, STEER
+from e2e.test_podman import CRUN, Podman, podman, working_podman  # noqa: F401  # fixtures
+from hook.core.reserve.unsafe_annotations import HARMLESS, PREFIXES
 
 STREAMS = ("run.oci.hooks.stderr", "run.oci.hooks.stdout")
 MOUNT = """\
@@ -31,7 +31,7 @@ spec:
 """
 """Without env, which a hook alone would refuse the container for."""
 
-BEFORE = [way for way in WAYS if way[1] in ("wrapper", "precreate")]
+BEFORE = [way for way in WAYS if way[1] == "wrapper"]
 CRUNS = [name for name in EACH if name.startswith("crun")]
 RUNCS = [name for name in EACH if name.startswith("runc")]
 
@@ -62,6 +62,13 @@ def is_code(text: str, owned: Path) -> bool:
     return owned.exists()
 
 
+@marks.claim("unsafe-annotations", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "Under crun, an annotation `run.oci.hooks.stderr` wrote a text of the pod into any file of the node",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="high",
+)
 @pytest.mark.parametrize("annotation", STREAMS)
 def test_no_message_reaches_the_file_that_an_annotation_names(
     way: tuple[str, str], node: Node, bundle: Bundle, annotation: str
@@ -75,7 +82,7 @@ def test_no_message_reaches_the_file_that_an_annotation_names(
     said = container.output()
     assert "is a volume above the reserved mount /etc/ssl" in said or f"annotation {annotation}" in said
     assert not is_code(said, owned)
-    if way[1] in ("wrapper", "precreate"):
+    if way[1] == "wrapper":
         assert not profile(node).exists()
     else:  # crun has made it by then
         assert not profile(node).exists() or profile(node).read_text() == ""
@@ -94,6 +101,7 @@ def with_its_loader(name: str, directory: Path) -> str:
     return str(script)
 
 
+@marks.claim("unsafe-annotations", "hook")
 @pytest.mark.parametrize("name", CRUNS)
 @pytest.mark.parametrize("annotated", [True, False])
 def test_agent_writes_no_message_there_either(
@@ -120,7 +128,7 @@ def test_agent_writes_no_message_there_either(
 
 
 KEYS = {
-    **{f"{start}x": "/x" for start in STEERING if start.endswith((".", "/"))},
+    **{f"{start}x": "/x" for start in PREFIXES if start.endswith((".", "/"))},
     "run.oci.hooks.stderr": "/x",
     "run.oci.systemd.force_cgroup_v1": "/etc/ssl",
     "org.criu.config": "/x",
@@ -131,6 +139,8 @@ KEYS = {
 STAY = {key: "/sys/fs/cgroup" if key.endswith("v1") else "1" for key in HARMLESS} | {"bundled": "x", "run.ocix": "x"}
 
 
+@marks.claim("unsafe-annotations", "runtime@wrapper")
+@marks.cve("CVE-2025-24965")
 @pytest.mark.parametrize("way", BEFORE, ids="-".join, indirect=True)
 def test_annotations_that_steer_a_runtime_are_removed(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
     node.compile(MOUNT)
@@ -144,6 +154,7 @@ def test_annotations_that_steer_a_runtime_are_removed(way: tuple[str, str], node
     assert {edit["name"] for edit in event["edits"] if edit["kind"] == "annotation"} == set(KEYS)
 
 
+@marks.claim("unsafe-annotations", "hook")
 @pytest.mark.parametrize("name", RUNTIMES)
 def test_hook_alone_refuses_what_it_cannot_remove(node: Node, bundle: Bundle, name: str) -> None:
     node.compile(MOUNT)
@@ -160,6 +171,13 @@ def test_hook_alone_refuses_what_it_cannot_remove(node: Node, bundle: Bundle, na
         pass
 
 
+@marks.hole(
+    "Without a rule, `run.oci.hooks.*` made crun create an empty file on the node",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+    found="fuzz",
+)
 @pytest.mark.parametrize("key", STREAMS)
 def test_without_a_rule_too_crun_makes_no_file_for_the_hook_of_the_node(node: Node, bundle: Bundle, key: str) -> None:
     """An engine calls it for each container, and crun makes the file before that."""
@@ -190,7 +208,6 @@ that containerd alone writes."""
 @pytest.mark.parametrize("name", EACH)
 def test_all_that_a_runtime_declares_unsafe_is_in_the_table(node: Node, name: str) -> None:
     """A runtime that learns another annotation fails here: `features`, and what crun's program has of such names."""
-    assert tuple(STEER) == STEERING
     done = run(real_runtime(name, node.directory), "features", check=False)
     declared = json.loads(done.stdout).get("potentiallyUnsafeConfigAnnotations", []) if not done.returncode else []
     if name.startswith("crun"):
@@ -199,7 +216,7 @@ def test_all_that_a_runtime_declares_unsafe_is_in_the_table(node: Node, name: st
         )
         declared += [text.decode() for text in found]
         assert "run.oci.hooks.stderr" in declared
-    unknown = [key for key in declared if not key.startswith(STEERING) and not READ_BUT_SAY_NOTHING.match(key)]
+    unknown = [key for key in declared if not key.startswith(PREFIXES) and not READ_BUT_SAY_NOTHING.match(key)]
     assert unknown == []
 
 
@@ -226,18 +243,15 @@ def image(podman: Podman, node: Node) -> Iterator[str]:  # noqa: F811  # that fi
 LOOK = ("/bin/cat", "/etc/ssl/certs/company.crt")
 
 
-@pytest.mark.parametrize("adapter", ["wrapper", "precreate"])
+@marks.claim("unsafe-annotations", "runtime")
+@marks.cve("CVE-2025-24965")
 def test_podman_brings_the_annotations_of_an_image_and_none_arrives(
     podman: Podman,  # noqa: F811  # that fixture
     node: Node,
     image: str,
-    adapter: str,
 ) -> None:
     node.compile(MOUNT)
-    if adapter == "wrapper":
-        podman.configure(node.dispatcher(CRUN))
-    else:
-        hooked(podman, node)
+    podman.configure(node.dispatcher(CRUN))
     assert podman("run", "--rm", image, *LOOK).stdout == "company\n"
     [event] = node.logged()
     removed = {edit["name"] for edit in event["edits"] if edit["kind"] == "annotation"}
@@ -261,6 +275,10 @@ def test_what_podman_itself_asks_a_runtime_for_is_left(podman: Podman, node: Nod
 ENV = MOUNT.replace("mounts: [{hostPath: CA, mountPath: /etc/ssl, readOnly: true}]", "env: [{name: CA, value: ours}]")
 
 
+@marks.claim("unsafe-annotations", "runtime")
+@marks.hole(
+    "With runc, an annotation `bundle` let an `exec` go uncorrected", since="0.1.0", fixed="0.4.0", severity="high"
+)
 @pytest.mark.parametrize("name", RUNCS)
 @pytest.mark.parametrize("key", ["bundle", "bundle=/elsewhere"])
 def test_runc_execs_with_the_env_of_the_containers_own_bundle(
@@ -277,6 +295,7 @@ def test_runc_execs_with_the_env_of_the_containers_own_bundle(
         assert "CA=ours" in run(container.runtime, "exec", container.id, "/bin/env").stdout.splitlines()
 
 
+@marks.claim("unsafe-annotations", "runtime")
 @pytest.mark.parametrize("name", RUNCS)
 def test_exec_of_an_earlier_container_with_another_bundle_is_refused(
     node: Node, bundle: Bundle, directory: Path, name: str

@@ -14,21 +14,30 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import guarded
-from e2e.support import BUSYBOX, REASSERT, TOP, Bundle, Node, Running, need, run
+from e2e.support import BUSYBOX, POLICY, REASSERT, TOP, Bundle, Node, Running, need, run
 from e2e.test_exclusive import Machine
 from hook.core.base.system import stat_of
 from hook.core.policy.store import load
-from hook.ops.audit import inventory
+from hook.inside import containers
+from hook.inside.containers import chosen, running
+from hook.node.engines.facts import TRACES
 from hook.ops.audit.audit import Audit, audit, read_round
-from hook.ops.audit.inventory import chosen, running
+from hook.ops.audit.audit import draft as audit_of_draft
 from hook.ops.audit.judge import STALE
 from hook.ops.audit.stale import stale
+
+pytestmark = marks.promise(
+    "`audit` says of every running container, of each engine, whether the policy is in force in it and why "
+    "not; no container hides",
+    about="In force",
+)
 
 FILE = """\
 apiVersion: reassert/v1
@@ -41,19 +50,32 @@ spec:
     - {hostPath: CA/certs/company.crt, mountPath: /etc/company.crt}
 """
 
+OTHER = POLICY.replace("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/other.crt")
+NONE = POLICY.partition("  rules:\n")[0] + "  rules: []\n"
+"""Drafts beside POLICY."""
 
-def listed(container: Running) -> list[inventory.Running]:
+RESERVED = ("env REQUESTS_CA_BUNDLE", "env PYTHONHTTPSVERIFY", "mount /etc/ssl")
+"""By POLICY."""
+
+
+def listed(container: Running) -> list[containers.Running]:
     """The container as audit finds it on this machine; [] if it does not run."""
-    return [each for each in running() if each.id == container.id]
+    return [each for each in running(TRACES) if each.id == container.id]
 
 
-def seen(node: Node, container: Running) -> dict[str, Any]:
-    """What one round says of one container, by the program's own code in this process."""
-    for _ in range(50):  # `runc start` can return before `runc init` executes the container's process
+def started(container: Running) -> list[containers.Running]:
+    """The same, once it executes: `runc start` can return before `runc init` executes the container's process."""
+    for _ in range(50):
         there = listed(container)
         if there and Path(f"/proc/{there[0].pid}/cmdline").read_bytes().split(b"\0")[0] in (b"/bin/sleep", b"sleep"):
             break
         time.sleep(0.05)
+    return there
+
+
+def seen(node: Node, container: Running) -> dict[str, Any]:
+    """What one round says of one container, by the program's own code in this process."""
+    started(container)
     (found,) = round_of(node, container).findings
     assert found.state != "unknown", found.because
     return asdict(found)
@@ -98,19 +120,44 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         assert "before this policy" in seen(compiled_node, container)["differences"][0]["why"]
 
 
-def test_policy_diff_lists_the_running_containers_that_a_draft_affects(
-    compiled_node: Node, pod: Bundle, real: str
+@marks.promise("`policy diff` says what a change means, and `audit --policy DRAFT` which running containers it affects")
+@pytest.mark.parametrize(
+    ("wrapped", "draft", "status", "state", "changes", "unreserved"),
+    [
+        (True, POLICY, 0, "in policy", (), ()),
+        (True, OTHER, 1, "drifted", ("env REQUESTS_CA_BUNDLE",), ()),
+        (True, NONE, 1, "in policy", (), RESERVED),
+        (False, POLICY, 0, "drifted", (), ()),
+        (False, OTHER, 1, "drifted", ("env REQUESTS_CA_BUNDLE",), ()),
+        (False, NONE, 1, "in policy", ("env REQUESTS_CA_BUNDLE", "mount /etc/ssl"), RESERVED),
+    ],
+    ids=lambda value: {POLICY: "same", OTHER: "another value", NONE: "no rules"}.get(value, ""),
+)
+def test_a_draft_names_the_running_containers_that_it_would_start_otherwise(
+    compiled_node: Node,
+    pod: Bundle,
+    real: str,
+    wrapped: bool,
+    draft: str,
+    status: int,
+    state: str,
+    changes: tuple[str, ...],
+    unreserved: tuple[str, ...],
 ) -> None:
-    policy, draft = compiled_node.policy, compiled_node.directory / "draft.yaml"
-    draft.write_text(policy.read_text().replace("/etc/ssl/certs/ca-certificates.crt", "/etc/ssl/other.crt"))
-    with guarded("wrapper", real, compiled_node, pod) as container:
-        for other, status, entries in ((policy, 0, []), (draft, 1, [["env REQUESTS_CA_BUNDLE"]])):
-            command = [str(REASSERT), "policy", "diff", "--running", "-o", "json", str(policy), str(other)]
-            done = run(*command, check=False)
-            told = json.loads(done.stdout)["running"]
-            mine = [each for each in told["affected"] if each["id"] == container.id]
-            assert (done.returncode, [each["entries"] for each in mine]) == (status, entries), done.stdout
-            assert told["count"] >= 1
+    """One that the wrapper corrected, and one that started past it, which the policy in force would correct too.
+
+    The latter forges that it was corrected, and gains nothing: more is said of it.
+    """
+    file = compiled_node.directory / "draft.yaml"
+    file.write_text(draft.replace("CA,", f"{compiled_node.ca},"))
+    was = sorted(path.name for path in compiled_node.store.iterdir())
+    in_force = load(str(compiled_node.policy), str(compiled_node.store))
+    pod.save()
+    with guarded("wrapper", real, compiled_node, pod) if wrapped else Running(real, pod) as container:
+        found = audit(audit_of_draft(str(file), in_force), started(container))
+    [one] = found.findings
+    assert (one.state, one.changes, one.unreserved, found.exit_status()) == (state, changes, unreserved, status)
+    assert sorted(path.name for path in compiled_node.store.iterdir()) == was
 
 
 def test_what_a_hook_mounted_is_seen_though_config_json_does_not_have_it(
@@ -218,7 +265,7 @@ def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real:
         state.write_text(json.dumps({**record, key: record[key] + 1}))
         assert listed(container) == [], "another process has its number"
         state.write_text(json.dumps(record))
-        assert chosen(container.id, running()).pid == found.pid
+        assert chosen(container.id, running(TRACES)).pid == found.pid
         run(real, "kill", container.id, "KILL")
         for _ in range(50):
             if not listed(container):
@@ -230,19 +277,20 @@ def test_what_does_not_run_is_not_listed(compiled_node: Node, pod: Bundle, real:
         run(real, "delete", "--force", container.id, check=False)
 
 
+@marks.promise("`explain` shows the adapter's decision, finds a running container, and changes nothing")
 def test_explain_finds_a_running_container(compiled_node: Node, pod: Bundle, real: str) -> None:
     pod.pod(name="p-" + pod.directory.parent.parent.name)
     pod.save()
     explain = (str(REASSERT), "explain", "--store", str(compiled_node.store))
     with guarded("wrapper", real, compiled_node, pod) as container:
-        for word in (container.id, container.id[:-1], f"{chosen(container.id, running()).pod}/c"):
-            done = run(*explain, "--policy", str(compiled_node.policy), "--container", word)
+        for word in (container.id, container.id[:-1], f"{chosen(container.id, running(TRACES)).pod}/c"):
+            done = run(*explain, "--policy", str(compiled_node.policy), word)
             assert "corrected by reassert at create" in done.stdout
             assert f"config     {pod.config}" in done.stdout
     with Running(real, pod) as container:
-        again = run(*explain, "--policy", str(compiled_node.policy), "--container", container.id).stdout
+        again = run(*explain, "--policy", str(compiled_node.policy), container.id).stdout
         assert "corrected by reassert at create" in again, "the same bundle"
-    missing = run(*explain, "--container", container.id, check=False)
+    missing = run(*explain, container.id, check=False)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert "no running container has the id or name" in missing.stderr
 
@@ -267,7 +315,7 @@ def test_a_container_without_a_record_is_seen_in_proc_and_what_it_starts_is_its_
         found = listed(container)
         assert [(each.pid, each.problem) for each in found] == [(pid, "no state directory of a runtime has it")]
         finding = audit(read_round(str(compiled_node.policy), str(compiled_node.store)), found)
-        assert (finding.exit_status(), finding.findings[0].state) == (2, "unknown")
+        assert (finding.exit_status(), finding.findings[0].state) == (4, "unknown")
     finally:
         run(real, *container.options, "delete", "--force", container.id, check=False)
 
@@ -353,6 +401,12 @@ def audited(node: Node, container: Running) -> tuple[int, list[str]]:
     return done.returncode, [each["state"] for each in json.loads(done.stdout)["containers"]]
 
 
+@marks.hole(
+    "A command line without an end took all memory of `audit`, `doctor`, `status` and its timer, and of `install`",
+    since="0.2.0",
+    fixed="0.4.0",
+    severity="low",
+)
 def test_a_command_line_without_an_end_stops_nobody_who_looks_for_containers_or_starts(
     compiled_node: Node, pod: Bundle, real: str
 ) -> None:
@@ -364,6 +418,12 @@ def test_a_command_line_without_an_end_stops_nobody_who_looks_for_containers_or_
         run("prlimit", f"--as={1 << 30}", sys.executable, "-c", upgrade, cwd=TOP)
 
 
+@marks.hole(
+    "A drifted container that called itself gVisor's kernel was `unknown` to `audit`, without an event",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
 def test_a_container_that_calls_itself_gvisors_kernel_is_looked_at(compiled_node: Node, pod: Bundle, real: str) -> None:
     hiding(pod, "sentry")
     with Running(real, pod) as container:
@@ -371,6 +431,12 @@ def test_a_container_that_calls_itself_gvisors_kernel_is_looked_at(compiled_node
         assert audited(compiled_node, container) == (1, ["drifted"])
 
 
+@marks.hole(
+    "A container whose first process had ended its main thread was not listed by `audit`, which was green",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="low",
+)
 def test_a_container_whose_main_thread_has_ended_is_listed(compiled_node: Node, pod: Bundle, real: str) -> None:
     """It is a zombie to the eye, and its other threads run."""
     hiding(pod, "headless")
@@ -381,10 +447,10 @@ def test_a_container_whose_main_thread_has_ended_is_listed(compiled_node: Node, 
         run(real, "start", container.id)
         container.wait_for("hidden")
         wait_for(lambda: stat_of(pid)[0] == "Z", "the main thread ends")
-        assert audited(compiled_node, container) == (2, ["unknown"])
-        (found,) = [each for each in running() if each.id == container.id]
+        assert audited(compiled_node, container) == (4, ["unknown"])
+        (found,) = [each for each in running(TRACES) if each.id == container.id]
         os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: container.id not in [each.id for each in running()], "all threads end")
+        wait_for(lambda: container.id not in [each.id for each in running(TRACES)], "all threads end")
         assert audit(read_round(str(compiled_node.policy), str(compiled_node.store)), [found]).findings == []
     finally:
         with suppress(ProcessLookupError):

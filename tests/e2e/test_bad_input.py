@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, need, run
@@ -100,6 +101,7 @@ def test_a_config_that_is_no_regular_file_is_refused(
     assert "config.json is not a regular file" in refusal(wrapper, bundle)
 
 
+@marks.claim("env", "runtime")
 def test_bare_names_cannot_erase_what_is_reserved(runtime: str, bundle: Bundle) -> None:
     bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY"]
     bundle.save()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -11,10 +10,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from unit.kubelet import claim, entry, state, write_checkpoint
 
 from e2e.support import REASSERT, Bundle, Node, need, run
+
+pytestmark = marks.promise(
+    "An event names what was overridden or added; a mount that a device plugin placed itself is neither",
+    about="Events and metrics",
+)
 
 UID = "11111111-2222-3333-4444-555555555555"
 """Of every pod that `Bundle.pod` makes."""
@@ -153,6 +158,7 @@ def hooked(node: Node, bundle: Bundle) -> str:
     return done.stderr
 
 
+@marks.claim("allocation", "hook")
 def test_the_hook_refuses_what_it_comes_too_late_for(kubelet: Path, node: Node, bundle: Bundle) -> None:
     write_checkpoint(kubelet, allocated("GPU-4"))
     right = {
@@ -178,16 +184,3 @@ def test_the_hook_refuses_what_it_comes_too_late_for(kubelet: Path, node: Node, 
         said = hooked(node, bundle)
         assert complaint in said
         assert bool(said) == bool(complaint), said
-
-
-def test_precreate_puts_all_of_it_back(kubelet: Path, node: Node, bundle: Bundle) -> None:
-    write_checkpoint(kubelet, allocated("GPU-4"))
-    bundle.pod(**{"cdi.k8s.io/x": "y"})
-    bundle.spec["linux"]["cgroupsPath"] = "kubepods.slice:cri-containerd:0a"  # no bundle shows that containerd wrote it
-    bundle.spec["process"]["env"] = ["GPU=all"]
-    done = run(str(REASSERT), "hook", *node.options(), "precreate", input=json.dumps(bundle.spec))
-    corrected = json.loads(done.stdout)
-    assert corrected["process"]["env"] == ["GPU=GPU-4"]
-    owner = os.stat("/dev/null")  # which runsc gives to the user nobody
-    assert corrected["linux"]["devices"] == [{**NULL, "uid": owner.st_uid, "gid": owner.st_gid}]
-    assert "cdi.k8s.io/x" not in corrected["annotations"]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
+
+pytestmark = marks.promise(
+    "A line is bounded and says what it omits; the log rotates, loses no line, and never stops a container"
+)
 
 RUNC = "/usr/sbin/runc"
 LIMIT, KEPT = 64 << 20, 4
@@ -35,9 +41,7 @@ def test_a_start_cannot_fill_the_log(node: Node, wrapper: str, bundle: Bundle) -
     assert WANTED in start(wrapper, bundle, ["REQUESTS_CA_BUNDLE=" + "\x7f" * 7_000_000])
     assert node.events.stat().st_size < 4096
     (event,) = node.logged()
-    assert event["edits"][0]["before"] == ["\x7f" * 256 + "…"]
-    (cut,) = event["truncated"]
-    assert (cut["at"], cut["bytes"], len(cut["sha256"])) == ("/edits/0/before/0", 7_000_000, 16)
+    assert event["edits"][0]["before"][0]["bytes"] == 7_000_000
 
 
 def test_parallel_starts_lose_no_line_when_the_log_rotates(node: Node, wrapper: str, directory: Path) -> None:
@@ -82,6 +86,36 @@ def test_whatever_lies_at_its_path_a_container_starts(
     assert Path("/etc/hostname").read_text() == hostname
 
 
+@marks.hole(
+    "A container of uid 0 with a writable volume of /var/log, without seccomp, put a link in the place of the event "
+    "log's directory: events of other containers were written to a file events.jsonl in any directory of the node",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+)
+@pytest.mark.parametrize("is_dangling", [False, True])
+def test_a_link_in_place_of_the_logs_directory_leads_no_event_elsewhere(
+    node: Node, bundle: Bundle, directory: Path, is_dangling: bool
+) -> None:
+    """It may have any owner. What the container did before is in docs/security.md."""
+    own, elsewhere = directory / "varlog", directory / "elsewhere"
+    own.mkdir()
+    if not is_dangling:
+        elsewhere.mkdir()
+    (own / "reassert").symlink_to(elsewhere)
+    node.events = Path("/var/log/reassert/events.jsonl")
+    node.compile()
+    with open("/var/lib/reassert-tests/var-log", "w") as users:
+        fcntl.flock(users, fcntl.LOCK_EX)
+        run("mount", "--bind", str(own), "/var/log")
+        try:
+            assert WANTED in start(node.dispatcher(RUNC), bundle, ["REQUESTS_CA_BUNDLE=x"])
+        finally:
+            run("umount", "/var/log")
+    assert elsewhere.exists() != is_dangling
+    assert is_dangling or not list(elsewhere.iterdir())
+
+
 def test_credentials_of_a_proxys_url_reach_the_container_alone(node: Node, bundle: Bundle, directory: Path) -> None:
     url, own = "http://sandbox:s3cret@proxy:3128", "http://evil:hunter2@elsewhere:3128"
     file = directory / "proxy"
@@ -92,13 +126,11 @@ def test_credentials_of_a_proxys_url_reach_the_container_alone(node: Node, bundl
     bundle.save()
     said = ""
     for form in ("table", "json", "diff"):
-        said += run(
-            str(REASSERT), "explain", "-o", form, "--policy", str(node.policy), "--bundle", str(bundle.directory)
-        ).stdout
+        said += run(str(REASSERT), "explain", "-o", form, "--policy", str(node.policy), str(bundle.directory)).stdout
     assert said.count("http://***@proxy:3128") > 2
     assert f"HTTP_PROXY={url}" in start(node.dispatcher(RUNC), bundle, [f"HTTP_PROXY={own}"])
     (event,) = node.logged()
     (edit,) = event["edits"]
-    assert (edit["before"], edit["after"]) == (["http://***@elsewhere:3128"], "http://***@proxy:3128")
+    assert (edit["before"][0]["bytes"], edit["after"]) == (len(own), "http://***@proxy:3128")
     assert "s3cret" not in said
     assert "hunter2" not in said + node.events.read_text()

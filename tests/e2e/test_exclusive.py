@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from unit.kubelet import entry, write_checkpoint
 
@@ -22,7 +23,7 @@ from e2e.runtimes import EACH, guarded, hook_entry, real_runtime
 from e2e.stalled import stalling
 from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, need, run
 from e2e.test_bounds import MEGABYTES
-from hook.core.reserve.exclusive import EVERY_CONTAINERS, PTYS
+from hook.core.reserve.exclusive import EVERY_CONTAINERS_NUMBERS, PTYS
 
 UID = "11111111-2222-3333-4444-555555555555"
 MAJOR = 240
@@ -110,6 +111,12 @@ def files(container: Running, path: str) -> list[str]:
     return container.exec("/bin/ls", path).split()
 
 
+@marks.hole(
+    "With `exclusive`, a link in /dev to a file system that hangs stopped all starts",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="low",
+)
 @pytest.mark.parametrize("link", ["gpu9", "dri"])
 @pytest.mark.parametrize("way", ["cold", "warm"])
 def test_link_to_a_volume_that_does_not_answer_holds_no_start_up(machine: Machine, link: str, way: str) -> None:
@@ -138,6 +145,7 @@ def test_link_to_a_volume_that_does_not_answer_holds_no_start_up(machine: Machin
             agent.stop()
 
 
+@marks.claim("exclusive", "runtime")
 def test_only_the_allocated_device_is_left(machine: Machine, real: str) -> None:
     for minor, path in ((0, "/dev/gpu0"), (1, "/dev/gpu1"), (2, "/dev/renamed"), (9, "/dev/other")):
         machine.give(path, minor)
@@ -152,6 +160,7 @@ def test_only_the_allocated_device_is_left(machine: Machine, real: str) -> None:
     assert (event["applied"], event["verified"]) == (True, "container")
 
 
+@marks.claim("exclusive", "runtime")
 def test_a_privileged_pod_gets_every_device_but_those(machine: Machine, each: str) -> None:
     """containerd gives it the node's devices, and one rule that allows all."""
     for minor, path in ((0, "/dev/gpu0"), (1, "/dev/gpu1"), (2, "/dev/dri/card0"), (9, "/dev/other")):
@@ -164,6 +173,19 @@ def test_a_privileged_pod_gets_every_device_but_those(machine: Machine, each: st
         assert machine.opens(container, "/dev/try8", minor=8) == "No such device or address"
 
 
+@marks.cve("CVE-2025-47291")
+def test_a_pods_container_outside_its_cgroup_has_no_other_device(machine: Machine, each: str) -> None:
+    """CVE-2025-47291: containerd 2.0 put containers of pods with a user namespace where those of no pod are."""
+    for minor, path in ((0, "/dev/gpu0"), (1, "/dev/gpu1")):
+        machine.give(path, minor)
+    machine.bundle.spec["linux"]["cgroupsPath"] = f"/k8s.io/{machine.node.directory.name}"
+    with start(machine, each) as container:
+        assert f"/k8s.io/{machine.node.directory.name}" in Path(f"/proc/{container.pid()}/cgroup").read_text()
+        machine.check(container)
+        assert "gpu0" not in files(container, "/dev")
+
+
+@marks.claim("exclusive", "runtime")
 @pytest.mark.parametrize("rules", [[], [DENY_ALL, {"allow": True, "type": "c", "major": MAJOR, "access": "rwm"}]])
 def test_cgroup_rules_for_many_devices(machine: Machine, real: str, rules: list[dict[str, Any]]) -> None:
     """No rule at all (crun then allows everything), and one for a whole major number, of which nothing can be taken."""
@@ -176,6 +198,13 @@ def test_cgroup_rules_for_many_devices(machine: Machine, real: str, rules: list[
             assert machine.opens(container, "/dev/other") == "No such device or address"
 
 
+@marks.claim("exclusive", "runtime")
+@marks.hole(
+    "`exclusive: [/dev/net/tun]` was logged as applied, and every container could open it",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("each", EACH)
 def test_what_a_runtime_lets_every_container_open_no_rule_says_it_closes(machine: Machine, each: str) -> None:
     """A runtime puts rules of its own behind those of config.json: a container with CAP_MKNOD opens these devices."""
@@ -183,7 +212,7 @@ def test_what_a_runtime_lets_every_container_open_no_rule_says_it_closes(machine
     with Running(real_runtime(each, machine.node.directory), machine.bundle) as container:
         free = {(kind, major, minor) for kind, major, minor, access in cgroup_rules(container) if {*access} & {*"rw"}}
         assert ("c", 1, 3) in free
-        assert {(k, major, minor) for k, major, minor in free if major not in PTYS} <= EVERY_CONTAINERS
+        assert {(k, major, minor) for k, major, minor in free if major not in PTYS} <= EVERY_CONTAINERS_NUMBERS
         tun = run(container.runtime, "exec", container.id, "/bin/sh", "-c", TUN, check=False).stdout
     assert (tun == "opened\n") == (("c", 10, 200) in free)
     machine.node.write_policy(machine.node.policy.read_text().replace('"/dev/gpu*"', "/dev/net/tun"))
@@ -207,6 +236,13 @@ def cgroup_rules(container: Running) -> list[tuple[str, int, int, str]]:
     return found
 
 
+@marks.claim("exclusive", "runtime")
+@marks.hole(
+    "With `exclusive` under crun, `podman run --cgroups=disabled` opened each device",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("adapter", ["wrapper", "createRuntime", "agent"])
 @pytest.mark.parametrize("name", [name for name in EACH if "crun" in name])
 def test_a_container_without_a_cgroup_is_refused(machine: Machine, name: str, adapter: str) -> None:
@@ -217,7 +253,7 @@ def test_a_container_without_a_cgroup_is_refused(machine: Machine, name: str, ad
     agent = Agent(machine.node)
     if adapter == "agent":
         agent.start()
-        container.runtime = agent.only_warm(agent.dispatcher(real))
+        container.runtime = agent.only_warm(agent.dispatcher(real), tries=30)
     container.options = ("--cgroup-manager=disabled",)
     try:
         assert "the container has no cgroup (--cgroup-manager=disabled)" in refusal(machine, container)
@@ -241,6 +277,14 @@ def cgroups(machine: Machine) -> Iterator[Path]:
 LEAVE = "echo 0 > /cgroups/{}cgroup.procs; mknod /dev/left c 240 0; exec cat /dev/left"
 
 
+@marks.claim("exclusive", "runtime")
+@marks.hole(
+    "With `exclusive`, a container with a writable hostPath of /sys/fs/cgroup left its cgroup, and opened "
+    "each device (cgroup v1)",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("options", [[], ["ro"]], ids=["rw", "ro"])
 @pytest.mark.parametrize("below", ["", "devices/"])
 def test_volume_of_cgroups_lets_no_process_go_to_another_one(
@@ -271,6 +315,13 @@ def with_version_2(machine: Machine, name: str, at: str, then: str) -> str:
     return str(script)
 
 
+@marks.hole(
+    "With `exclusive` and cgroup v2, clone3(2) left the cgroup by a read-only mount of cgroups (`docker run "
+    "--cgroupns=host`), and opened each device",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("case", ["read-only", "writable", "its own", "CAP_SYS_ADMIN"])
 @pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
 @pytest.mark.parametrize("name", ["runc", "crun-trixie"])
@@ -300,6 +351,13 @@ def test_all_cgroups_of_version_2_are_no_way_out(machine: Machine, name: str, ad
         ]
 
 
+@marks.hole(
+    "With `exclusive` and cgroup v1, a volume of the engine's own cgroup counted as the container's, which "
+    "then opened each device",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("name", ["runc", "crun-trixie"])
 def test_a_cgroup_of_the_engine_in_another_hierarchy_is_not_the_containers_own(
     machine: Machine, cgroups: Path, name: str
@@ -335,6 +393,7 @@ def test_volume_of_cgroups_without_rules_for_devices_stays_writable(
         run("umount", str(cgroups.parent / "freezer"))
 
 
+@marks.claim("exclusive", "runtime")
 def test_volume_devices(machine: Machine, real: str) -> None:
     """A block volume is the pod author's to name: a volume of a closed disk, and a path of a closed name."""
     machine.give("/dev/gpu1", 1)
@@ -347,6 +406,7 @@ def test_volume_devices(machine: Machine, real: str) -> None:
         assert machine.opens(container, "/dev/xvdb") == "No such device or address"
 
 
+@marks.claim("exclusive", "runtime")
 def test_host_path_of_dev(machine: Machine, real: str) -> None:
     """Of /dev, of a directory in it, by a symbolic link, and of a directory above it."""
     (machine.node.directory / "link").symlink_to("dev")
@@ -363,6 +423,7 @@ def test_host_path_of_dev(machine: Machine, real: str) -> None:
     assert machine.dropped() == list(places)
 
 
+@marks.claim("exclusive", "runtime")
 def test_mount_of_one_node(machine: Machine, real: str) -> None:
     machine.give("/dev/gpu1", 1)
     for target in ("/dev/gpu0", "/dev/anything", "/opt/gpu"):
@@ -401,19 +462,17 @@ def refusal(machine: Machine, container: Running) -> str:
     return json.dumps(event)
 
 
+@marks.claim("exclusive", "runtime")
 @pytest.mark.parametrize("closed", [True, False])
-@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
 def test_a_node_that_is_there_all_the_same(machine: Machine, real: str, adapter: str, closed: bool) -> None:
     """NVIDIA_VISIBLE_DEVICES is void, config.json has no device, and a prestart hook makes one all the same."""
     nodes = {"gpu0": 0, "renamed": 2, "gpu7": 77} if closed else {"other": 9}
-    if adapter == "createRuntime" or (adapter == "precreate" and closed):  # the wrapper places the allocated one itself
+    if adapter == "createRuntime":  # the wrapper places the allocated one itself
         nodes["gpu1"] = 1
     inject(machine, *(f"mknod ROOTFS/dev/{name} c {MAJOR} {minor}" for name, minor in nodes.items()))
     if adapter != "wrapper":  # the node allows the allocated device without placing it: what is left to do is a look
         machine.node.compile(machine.node.policy.read_text().replace(", devices: true", ""))
-    if adapter == "precreate":  # podman's, of no pod: nothing is allocated to it
-        del machine.bundle.spec["annotations"]
-        machine.bundle.spec["linux"]["cgroupsPath"] = f"/libpod-{machine.bundle.directory.parent.parent.name}"
     container = guarded(adapter, real, machine.node, machine.bundle)
     if closed:
         told = refusal(machine, container)
@@ -424,6 +483,7 @@ def test_a_node_that_is_there_all_the_same(machine: Machine, real: str, adapter:
             assert set(nodes) <= set(files(container, "/dev"))
 
 
+@marks.claim("exclusive", "runtime")
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_mount_that_is_there_all_the_same(machine: Machine, real: str, closed: bool) -> None:
     (machine.node.directory / "data").mkdir()
@@ -456,10 +516,17 @@ def swapped(machine: Machine, real: str, path: str) -> Running:
     return guarded("wrapper", str(script), machine.node, machine.bundle)
 
 
+@marks.claim("exclusive", "runtime")
 def test_a_path_that_leads_elsewhere_by_the_time_of_the_mount(machine: Machine, real: str) -> None:
     assert "mount /host from" in refusal(machine, swapped(machine, real, "/host"))
 
 
+@marks.hole(
+    "With `exclusive` under crun, a mount at a path of more than 4 KiB kept its devices",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 def test_a_mount_at_a_path_of_more_than_4_kib_counts(machine: Machine) -> None:
     """crun makes it, behind a link of the image; open(2) with the whole path fails. The pod swaps its link back."""
     deep = "/".join(["x" * 200] * 15)
@@ -470,6 +537,7 @@ def test_a_mount_at_a_path_of_more_than_4_kib_counts(machine: Machine) -> None:
     assert "cannot be looked at: openat2: File name too long" in refusal(machine, container)
 
 
+@marks.claim("exclusive", "hook")
 def test_the_hook_alone_refuses_what_it_cannot_take_out(machine: Machine, real: str) -> None:
     machine.give("/dev/gpu0", 0)
     bundle = machine.bundle
@@ -490,7 +558,7 @@ def test_the_resident_agent_decides_and_looks_the_same(machine: Machine, real: s
     agent = Agent(machine.node)
     agent.start()
     try:
-        container = Running(agent.only_warm(agent.dispatcher(real)), machine.bundle)
+        container = Running(agent.only_warm(agent.dispatcher(real), tries=30), machine.bundle)
         if injected:
             assert "/dev/gpu2 in the container is" in refusal(machine, container)
         else:
@@ -521,32 +589,23 @@ def test_with_a_user_namespace(machine: Machine, real: str, injected: bool) -> N
         assert "gpu0" not in files(container, "/dev")
 
 
-@pytest.mark.parametrize("adapter", ["runtime", "precreate"])
-def test_rules_for_many_devices_do_not_multiply_with_devices(machine: Machine, adapter: str) -> None:
+@marks.claim("bounded", "runtime@runtime")
+@marks.hole("Many cgroup rules and devices cost 910 MiB of memory", since="0.3.0", fixed="0.4.0", severity="low")
+def test_rules_for_many_devices_do_not_multiply_with_devices(machine: Machine) -> None:
     """Each of the container's devices gets one rule, however many rules for all of them there were."""
     many = 1_000
     for number in range(many):
         machine.devices.append({"path": f"/dev/d{number}", "type": "c", "major": MAJOR + 1, "minor": number})
         machine.rules.append({"allow": True, "type": "c", "access": "rwm"})
-    machine.bundle.spec["linux"]["cgroupsPath"] = "a.slice:cri-containerd:0a1b"  # for precreate
     machine.bundle.save()
     config = machine.bundle.config
     size = config.stat().st_size
-    command = [str(REASSERT), "hook", *machine.node.options(), "precreate"]
-    if adapter == "runtime":
-        bundle = str(machine.bundle.directory)
-        command = [str(REASSERT), "runtime", "--real", "/bin/true", *machine.node.options(), "--"]
-        command += ["create", "--bundle", bundle, "x"]
-    output = machine.node.directory / "output"
-    done = run(
-        *("/usr/bin/time", "--quiet", "--format", "%M", "sh", "-c", 'exec "$@" > "$0"', str(output), *command),
-        input=config.read_text(),
-        cwd=machine.bundle.directory,
-    )
+    command = [str(REASSERT), "runtime", "--real", "/bin/true", *machine.node.options(), "--"]
+    command += ["create", "--bundle", str(machine.bundle.directory), "x"]
+    done = run("/usr/bin/time", "--quiet", "--format", "%M", *command, cwd=machine.bundle.directory)
     assert int(done.stderr) / 1024 < MEGABYTES
-    made = config if adapter == "runtime" else output
-    assert made.stat().st_size < 2 * size
-    rules = json.loads(made.read_text())["linux"]["resources"]["devices"]
+    assert config.stat().st_size < 2 * size
+    rules = json.loads(config.read_text())["linux"]["resources"]["devices"]
     ours = [rule["minor"] for rule in rules if rule.get("major") == MAJOR + 1]
     assert ours == list(range(many))
     assert len(rules) == 1 + many + 1  # the rule against all, and the allocated device

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import (
@@ -23,6 +24,7 @@ from e2e.hostile_mounts import (
 )
 from e2e.runtimes import WAYS, guarded
 from e2e.support import Bundle, Node, run
+from e2e.table import place
 
 
 @pytest.fixture
@@ -40,6 +42,13 @@ def below(node: Node) -> Iterator[Path]:
     run("umount", "-l", str(node.ca / "below"))
 
 
+@marks.hole(
+    "Under crun 1.8.1, a user namespace hid what the node had mounted below a reserved hostPath",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+    found="fuzz",
+)
 @pytest.mark.parametrize("users", ["the node's users", "user namespace"])
 def test_mounts_below_the_host_path_are_in_the_container(
     way: tuple[str, str],
@@ -85,6 +94,13 @@ def mounts_on_the_node(node: Node) -> list[str]:
     return [point for point in points if os.path.exists(point) and os.path.samefile(point, node.ca)]
 
 
+@marks.hole(
+    "A volume with `mountPropagation: Bidirectional` above a reserved path left the reserved mount on the node",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="medium",
+    found="fuzz",
+)
 @pytest.mark.parametrize("at", ["/etc/ssl", "/etc"])
 @pytest.mark.parametrize("options", [("rshared",), ()], ids=["rshared", "nothing said"])
 @pytest.mark.parametrize("users", ["the node's users", "user namespace"])
@@ -96,7 +112,7 @@ def test_reserved_mount_never_appears_on_the_node(
     if users == "user namespace":
         in_user_namespace(bundle)
     (shared / "ssl/certs").mkdir(parents=True)
-    if not options and at == "/etc" and way[1] in ("wrapper", "precreate"):
+    if not options and at == "/etc" and way[1] == "wrapper":
         bundle.bind(shared, at, "rprivate")  # the runtime itself mounts there, and every engine says the propagation
     else:
         bundle.bind(shared, at, *options)
@@ -118,7 +134,6 @@ def test_reserved_mount_never_appears_on_the_node(
 
 
 MADE_IN = "company-ca: a device's directory"
-DEVICE = {"path": "/dev/net/tun", "type": "c", "major": 10, "minor": 200, "fileMode": 0o666}
 
 
 def files(node: Node) -> list[str]:
@@ -143,7 +158,7 @@ MADE: dict[str, tuple[Callable[[Bundle], None], tuple[str, ...]]] = {
     "volume below": (
         second_volume,
         (
-            "company-ca: /etc/ssl/private/deeper, which allowBelow lets through, has no place",
+            "company-ca: mount /etc/ssl/private/deeper has no place in the reserved mount /etc/ssl",
             "mkdir `/etc/ssl/private/deeper`: Read-only",
             'to rootfs at \\"/etc/ssl/private/deeper',
         ),
@@ -152,6 +167,13 @@ MADE: dict[str, tuple[Callable[[Bundle], None], tuple[str, ...]]] = {
 """What a pod makes, and how it is refused: by us, or by the runtime itself."""
 
 
+@marks.hole(
+    "Under crun, a link made files in the node's directory",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+    found="fuzz",
+)
 @pytest.mark.parametrize("name", MADE)
 def test_no_runtime_makes_files_in_the_node_s_directory(
     way: tuple[str, str], node: Node, bundle: Bundle, name: str
@@ -165,74 +187,66 @@ def test_no_runtime_makes_files_in_the_node_s_directory(
 
 
 ASTRAY = {
-    "dev is a link": "/dev",
-    "device through a link": "/evil/certs",
-    "device through a link in a volume": "/volume/evil/certs",
-    "dots": "/opt/../certs",
+    "dev-link": "/dev",
+    "device-by-link": "/evil/certs",
+    "device-by-volume": "/volume/evil/certs",
+    "device-by-dots": "/opt/../certs",
 }
-"""The directory of a device that is led astray."""
+"""Rows, and the directory of a device that is led astray."""
 
-BEFORE_THE_RUNTIME = [way for way in WAYS if way[1] in ("wrapper", "precreate")]
+BEFORE_THE_RUNTIME = [way for way in WAYS if way[1] == "wrapper"]
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.cve("CVE-2025-31133, CVE-2025-52565, CVE-2025-52881, CVE-2026-41579, CVE-2026-47766")
+@marks.hole(
+    "Under crun, a link made device nodes in the node's directory", since="0.1.0", fixed="0.2.0", severity="medium"
+)
 @pytest.mark.parametrize("way", BEFORE_THE_RUNTIME, ids="-".join, indirect=True)
-@pytest.mark.parametrize("made", ASTRAY)
+@pytest.mark.parametrize("row", ASTRAY)
 def test_no_link_lets_the_runtime_make_devices_in_the_nodes_directory(
-    way: tuple[str, str], node: Node, bundle: Bundle, made: str
+    way: tuple[str, str], node: Node, bundle: Bundle, row: str
 ) -> None:
     """crun makes a mount read-only only after it has made the devices. `holds` looks at the node's directory."""
     node.compile(DIRECTORY)
-    lead_devices_astray(bundle, made)
-    volumes = f": {ASTRAY[made]}, in which devices are made, may be in the volume /volume"
-    images = f"company-ca: {ASTRAY[made]}, in which devices are made, leads into /etc/ssl"
-    holds(way, node, bundle, volumes if "volume" in made else images)
-
-
-def lead_devices_astray(bundle: Bundle, made: str) -> None:
-    """Give the image a link, and the container a device that the link leads into the reserved directory."""
-    if made == "dev is a link":
-        link(bundle, "dev", "/etc/ssl/certs")
-        return
-    path = "/evil/certs/disk"
-    if made == "dots":
-        link(bundle, "opt", "/etc/ssl/certs")
-        path = "/opt/../certs/disk"
-    elif made == "device through a link":
-        link(bundle, "evil", "/etc/ssl")
-    else:
-        pods = bundle.directory.parent / "volume"
-        pods.mkdir()
-        (pods / "evil").symlink_to("/etc/ssl")
-        bundle.bind(pods, "/volume")
-        path = "/volume" + path
-    bundle.spec["linux"]["devices"] = [{"path": path, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}]
+    place(row, bundle)
+    volumes = f": {ASTRAY[row]}, in which devices are made, may be in the volume /volume"
+    images = f"company-ca: {ASTRAY[row]}, in which devices are made, leads into /etc/ssl"
+    holds(way, node, bundle, volumes if "volume" in row else images)
 
 
 AFTER_THE_DEVICES = [way for way in WAYS if way[1] == "createRuntime"]
 
 
+@marks.claim("links", "hook@createRuntime")
 @pytest.mark.parametrize("way", AFTER_THE_DEVICES, ids="-".join, indirect=True)
-@pytest.mark.parametrize("made", ["dev is a link", "device through a link", "device through a link in a volume"])
+@pytest.mark.parametrize("row", ["dev-link", "device-by-link", "device-by-volume"])
 @pytest.mark.parametrize(
     "options",
     [[], ["ro", "rro"], ["ro"], ["rw"]],
     ids=["hook alone", "read-only by NRI", "as NRI does it for gVisor", "writable by NRI"],
 )
 def test_hook_refuses_a_device_that_a_link_led_into_a_reserved_mount(
-    way: tuple[str, str], node: Node, bundle: Bundle, made: str, options: list[str]
+    way: tuple[str, str], node: Node, bundle: Bundle, row: str, options: list[str]
 ) -> None:
     """The device was made before. In the node's directory it is only where that is mounted writable by then."""
     node.compile(DIRECTORY.replace("readOnly: true", "readOnly: false") if options == ["rw"] else DIRECTORY)
-    lead_devices_astray(bundle, made)
+    place(row, bundle)
     if options:
         bundle.bind(node.ca, "/etc/ssl", "rprivate", *options)
     before = files(node)
     assert seen(way, node, bundle) == "refused"
     assert files(node) == before or options in (["rw"], ["ro"])  # crun obeys `ro` too late
-    leads = f"{MADE_IN} {ASTRAY[made]} of the container leads to the reserved mount /etc/ssl"
+    leads = f"{MADE_IN} {ASTRAY[row]} of the container leads to the reserved mount /etc/ssl"
     assert_refused(node, bundle, *[leads, "ead-only file system"][: 1 + ("ro" in options)])
 
 
+@marks.hole(
+    "Under runc with `readOnly: false`, a device behind more than 40 links was made on the node",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("way", [("runc", "wrapper"), ("runc-forky", "wrapper")], ids="-".join, indirect=True)
 def test_device_by_more_links_than_the_kernel_follows(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
     """runc follows 255. The node's directory is writable, so the device would be made there."""
@@ -259,82 +273,45 @@ def test_block_volume_elsewhere_starts(way: tuple[str, str], node: Node, bundle:
     holds(way, node, bundle)
 
 
-@pytest.mark.parametrize("member", ["MaskedPaths", "readonlypaths"])
+@marks.hole(
+    "Under runc, `maskedPaths` in another spelling masked a reserved mount",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+)
+@pytest.mark.parametrize(("row", "member"), [("spelled-masked", "MaskedPaths"), ("spelled-readonly", "readonlypaths")])
 def test_paths_of_the_runtime_in_another_spelling_are_refused(
-    node: Node, bundle: Bundle, real: str, member: str
+    node: Node, bundle: Bundle, real: str, row: str, member: str
 ) -> None:
     """runc, in Go, read them, and the look at the container did not: a reserved mount could be masked unseen."""
     node.compile(DIRECTORY)
-    bundle.spec["linux"][member] = ["/etc/ssl/certs"]
+    place(row, bundle)
     holds((real, "wrapper"), node, bundle, f"config.json: member '{member}' is spelled")
 
 
+@marks.claim("links", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "A link in a volume led a second volume over /dev, and a device onto the node",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 @pytest.mark.parametrize(
     "policy", [DIRECTORY, DIRECTORY.replace("readOnly: true", "readOnly: false")], ids=["ro", "rw"]
 )
-@pytest.mark.parametrize("target", ["net", "dev"])
+@pytest.mark.parametrize("row", ["dev-volume-net", "dev-volume-dev"])
 def test_link_in_a_volume_leads_a_second_volume_over_dev(
-    way: tuple[str, str], node: Node, bundle: Bundle, policy: str, target: str
+    way: tuple[str, str], node: Node, bundle: Bundle, policy: str, row: str
 ) -> None:
     """The second volume has a link where the runtime makes a device. Nobody sees it before the first one is mounted."""
     node.compile(policy)
-    first, second = volume(bundle, "first"), volume(bundle, "second")
-    if target == "dev":
-        (first / "x").symlink_to("/dev")
-        (second / "net").symlink_to("/etc/ssl/certs")
-    else:
-        (first / "x").symlink_to("/dev/net")
-        (second / "tun").mkdir()
-        (second / "tun/x").symlink_to("/etc/ssl/certs")
-    bundle.bind(first, "/data")
-    bundle.bind(second, "/data/x")
-    path = "/dev/net/tun" if target == "dev" else "/dev/net/tun/x/tun"
-    bundle.spec["linux"]["devices"] = [{**DEVICE, "path": path}]
+    path = place(row, bundle)["spec"]["linux"]["devices"][0]["path"]
     before = ": /dev, in which devices are made, may be in the volume /data/x"
     after = f"company-ca: a device's directory {os.path.dirname(path)} of the container leads to the reserved mount"
-    holds(way, node, bundle, *([before] if way[1] in ("wrapper", "precreate") else [after, "`data/x`: No such file"]))
+    holds(way, node, bundle, *([before] if way[1] == "wrapper" else [after, "`data/x`: No such file"]))
 
 
 WRITABLE = DIRECTORY.replace("readOnly: true", "readOnly: false")
-DISK = {"type": "c", "major": 1, "minor": 5, "fileMode": 0o666}
-
-
-def last_name_in_the_image(bundle: Bundle) -> None:
-    (bundle.rootfs / "data").mkdir()
-    link(bundle, "/data/disk", "/etc/ssl/certs/disk")
-    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/data/disk"}]
-
-
-def last_name_behind_dots(bundle: Bundle) -> None:
-    (bundle.rootfs / "data").mkdir()
-    link(bundle, "/data/disk", "/etc/ssl/certs/disk")
-    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/data/none/../disk"}]
-
-
-def last_name_in_a_volume(bundle: Bundle) -> None:
-    (volume(bundle, "first") / "disk").symlink_to("/etc/ssl/certs/disk")
-    bundle.bind(bundle.directory.parent / "first", "/data")
-    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/data/disk"}]
-
-
-def volume_over_dev(bundle: Bundle, name: str = "null") -> None:
-    """runc makes no devices in a volume whose destination says /dev, but in one that a link leads there."""
-    link(bundle, "/x", "/dev")
-    (volume(bundle, "first") / name).symlink_to("/etc/ssl/certs/disk")
-    bundle.bind(bundle.directory.parent / "first", "/x")
-
-
-def device_in_a_volume_over_dev(bundle: Bundle) -> None:
-    volume_over_dev(bundle, "disk")
-    bundle.spec["linux"]["devices"] = [{**DISK, "path": "/dev/disk"}]
-
-
-def volume_by_a_volume_over_dev(bundle: Bundle) -> None:
-    first, second = volume(bundle, "first"), volume(bundle, "second")
-    (first / "x").symlink_to("/dev")
-    (second / "null").symlink_to("/etc/ssl/certs/disk")
-    bundle.bind(first, "/data")
-    bundle.bind(second, "/data/x")
 
 
 def no_dev_at_all(bundle: Bundle) -> None:
@@ -343,21 +320,25 @@ def no_dev_at_all(bundle: Bundle) -> None:
     link(bundle, "/dev/zero", "/etc/ssl/certs/disk")
 
 
-LAST_NAMES: list[Callable[[Bundle], None]] = [
-    last_name_in_the_image,
-    last_name_behind_dots,
-    last_name_in_a_volume,
-    volume_over_dev,
-    device_in_a_volume_over_dev,
-    volume_by_a_volume_over_dev,
-    no_dev_at_all,
+LAST_NAMES = [
+    *("device-name", "device-name-dots", "device-name-volume"),
+    *("dev-volume", "dev-volume-device", "dev-volume-twice"),
+    "",
 ]
+"""Rows; "" is `no_dev_at_all`."""
 
 
-@pytest.mark.parametrize("made", LAST_NAMES, ids=lambda made: made.__name__)
+@marks.claim("links", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "Under runc with `readOnly: false`, a link at a device's path made the device on the node",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@pytest.mark.parametrize("row", LAST_NAMES)
 @pytest.mark.parametrize("policy", [DIRECTORY, WRITABLE], ids=["ro", "rw"])
 def test_link_at_the_end_of_a_device_s_path(
-    way: tuple[str, str], node: Node, bundle: Bundle, policy: str, made: Callable[[Bundle], None]
+    way: tuple[str, str], node: Node, bundle: Bundle, policy: str, row: str
 ) -> None:
     """runc follows the last name of a device's path too. In a writable reserved mount it made the node's file.
 
@@ -365,12 +346,15 @@ def test_link_at_the_end_of_a_device_s_path(
     """
     node.compile(policy)
     before = files(node)
-    made(bundle)
+    if row:
+        place(row, bundle)
+    else:
+        no_dev_at_all(bundle)
     result = seen(way, node, bundle)
     if result == "refused":
         said = why(node, bundle)
         if "o such file or directory" in said:  # the runtime's own, after ours: the volume over /dev is empty
-            assert (made in (volume_over_dev, volume_by_a_volume_over_dev), "/dev/null" in said) == (True, True), said
+            assert (row in ("dev-volume", "dev-volume-twice"), "/dev/null" in said) == (True, True), said
         else:
             ours = "leads into /etc/ssl", "lead it to a reserved mount", "to the reserved mount /etc/ssl"
             assert_refused(node, bundle, *ours, "/etc/ssl/certs/disk: read-only file system")

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.runtimes import hook_entry
@@ -70,6 +71,26 @@ def company(container: Running) -> None:
     assert not [row for row in mounts(container) if " /etc/ssl/" in row]
 
 
+@pytest.mark.parametrize("is_read_only", [False, True])
+def test_trust_store_is_at_a_path_that_the_image_lacks(
+    is_read_only: bool, runsc: str, bundle: Bundle, node: Node
+) -> None:
+    """`trust: {mount: Aside}`, also with a tmpfs at the usual places and a read-only root file system."""
+    store = node.directory / "trust/live/certs"
+    store.mkdir(parents=True)
+    (store / "added.pem").write_text("company's CA\n")
+    head = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - name: company-ca\n"
+    node.compile(f"{head}    trust: {{bundle: {node.directory}/trust, mount: Aside}}\n")
+    bundle.spec["root"]["readonly"] = is_read_only
+    for path in ("/run", "/var"):
+        mount = {"destination": path, "type": "tmpfs", "source": "tmpfs", "options": ["nosuid"]}
+        bundle.spec["mounts"].append(mount)
+    bundle.save()
+    with Running(runsc, bundle) as container:
+        assert container.exec("/bin/cat", "/.reassert-trust/added.pem") == "company's CA\n"
+        assert "NODE_EXTRA_CA_CERTS=/.reassert-trust/added.pem" in container.exec("/bin/env").splitlines()
+
+
 @contextmanager
 def second(runsc: str, app: Bundle, sandbox: Running, then: Callable[[], None] = lambda: None) -> Iterator[Running]:
     """A container in a pod's sandbox. `then`: called before it is started."""
@@ -81,7 +102,7 @@ def second(runsc: str, app: Bundle, sandbox: Running, then: Callable[[], None] =
     # A pod's second gofer, which `start` makes, keeps its standard output open.
     subprocess.run([runsc, "start", container.id], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
     yield container
-    run(runsc, "kill", container.id, "KILL")
+    run(runsc, "kill", container.id, "KILL", check=False)
     subprocess.run([runsc, "delete", "--force", container.id], stdout=subprocess.DEVNULL, check=False)
 
 
@@ -90,6 +111,9 @@ def mounts(container: Running) -> list[str]:
     return container.exec("/bin/cat", "/proc/mounts").splitlines()
 
 
+@marks.claim("env", "runtime")
+@marks.claim("absent-env", "runtime")
+@marks.claim("mounts", "runtime")
 def test_an_override_is_undone_in_the_process_in_exec_and_in_the_mounts(runsc: str, node: Node, bundle: Bundle) -> None:
     bundle.spec["process"]["env"] += ["REQUESTS_CA_BUNDLE=/tmp/evil", "PYTHONHTTPSVERIFY=0", "OTHER=stays"]
     bundle.bind(bundle.directory / "evil/certs", "/etc/ssl/certs")
@@ -114,6 +138,7 @@ SPELLINGS = [
 ]
 
 
+@marks.claim("exec", "runtime")
 def test_each_spelling_of_exec_gets_the_decided_env(runsc: str, node: Node, bundle: Bundle) -> None:
     """Also one that names no reserved env: the process file has the engine's stored, wrong one."""
     file = bundle.directory / "process.json"
@@ -130,6 +155,7 @@ def test_each_spelling_of_exec_gets_the_decided_env(runsc: str, node: Node, bund
             assert not [entry for entry in env if entry.startswith("PYTHONHTTPSVERIFY") or "evil" in entry], spelling
 
 
+@marks.claim("exec-of-unknown", "runtime")
 def test_exec_without_a_known_state_is_refused(runsc: str, bundle: Bundle) -> None:
     """As for runsc, which takes the beginning of an id for the id."""
     with Running(runsc, bundle) as container:
@@ -219,6 +245,14 @@ ATTACKS: list[tuple[Setting, str]] = [
 ]
 
 
+@marks.claim("links", "runtime")
+@marks.claim("volumes-above", "runtime")
+@marks.hole(
+    "Under gVisor, a mount listed before a volume, a link, or the node's /dev as a volume hid a reserved mount",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="high",
+)
 @pytest.mark.parametrize(("attack", "reason"), ATTACKS, ids=[attack.__name__.strip("_") for attack, _ in ATTACKS])
 def test_a_link_that_could_hide_a_reserved_mount_in_the_sentry_is_refused(
     runsc: str, node: Node, bundle: Bundle, attack: Setting, reason: str
@@ -292,6 +326,13 @@ def _unharmed(container: Running, node: Node, before: list[str]) -> None:
     assert _mounted(node) == before, "nothing is mounted on the node"
 
 
+@marks.claim("links", "runtime")
+@marks.hole(
+    "Under gVisor with `volumesAbove: Allow`, a link made during the start let a container write the node's file",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 def test_the_gofer_cannot_write_a_reserved_file_through_a_link_that_comes_late(
     runsc: str, real: str, node: Node, bundle: Bundle
 ) -> None:
@@ -305,6 +346,10 @@ def test_the_gofer_cannot_write_a_reserved_file_through_a_link_that_comes_late(
     assert (bundle.directory / "evil/certs/company.crt").read_text() == "evil\n"
 
 
+@marks.claim("links", "runtime")
+@marks.hole(
+    "Under gVisor with `volumesAbove: Allow`, a link made during the start let a container write the node's file"
+)
 def test_nor_can_the_gofer_of_a_pods_second_container_which_start_makes(
     runsc: str, real: str, node: Node, bundle: Bundle
 ) -> None:
@@ -322,6 +367,12 @@ def test_nor_can_the_gofer_of_a_pods_second_container_which_start_makes(
         _unharmed(container, node, before)
 
 
+@marks.hole(
+    "Under gVisor with `allowBelow`, a container's mount made files in the node's reserved directory",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 def test_no_mount_point_is_made_in_the_nodes_directory(runsc: str, node: Node, bundle: Bundle) -> None:
     node.compile(node.policy.read_text().replace("readOnly: true", "readOnly: true, allowBelow: [/etc/ssl/private]"))
     bundle.bind(bundle.directory / "evil", "/etc/ssl/private/as/the-pod/likes")
@@ -330,6 +381,7 @@ def test_no_mount_point_is_made_in_the_nodes_directory(runsc: str, node: Node, b
     assert os.listdir(node.ca) == ["certs"]
 
 
+@marks.claim("unsafe-annotations", "runtime")
 def test_annotations_of_an_image_do_not_steer_the_sentry(runsc: str, node: Node, bundle: Bundle) -> None:
     hint = {"source": str(node.ca), "type": "tmpfs", "share": "pod", "options": "rw"}
     bundle.spec["annotations"] = {f"dev.gvisor.spec.mount.ca.{key}": value for key, value in hint.items()}
@@ -339,6 +391,7 @@ def test_annotations_of_an_image_do_not_steer_the_sentry(runsc: str, node: Node,
     assert not [key for key in bundle.saved()["annotations"] if key.startswith("dev.gvisor.")]
 
 
+@marks.claim("unsafe-annotations", "runtime")
 def test_annotations_of_an_excluded_sandbox_do_not_steer_its_containers(runsc: str, node: Node) -> None:
     """GVisor takes those of the sandbox for all containers of a pod, and `exclude` leaves the rest of it alone."""
     node.compile(node.policy.read_text().replace("kube-system]", "kube-system], containerTypes: [sandbox]"))
@@ -352,6 +405,7 @@ def test_annotations_of_an_excluded_sandbox_do_not_steer_its_containers(runsc: s
     assert [event["event"] for event in node.logged()] == ["container.edited"] * 2
 
 
+@marks.claim("remount", "runtime")
 def test_a_process_with_all_capabilities_cannot_write_the_nodes_file(runsc: str, node: Node, bundle: Bundle) -> None:
     for kind in ("bounding", "effective", "permitted"):
         bundle.spec["process"]["capabilities"][kind] += ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
@@ -363,6 +417,8 @@ def test_a_process_with_all_capabilities_cannot_write_the_nodes_file(runsc: str,
     assert (node.ca / "certs/company.crt").read_text() == "company\n"
 
 
+@marks.claim("verbs", "runtime")
+@marks.claim("restore", "runtime")
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
@@ -385,6 +441,7 @@ def test_verbs_that_start_or_change_what_reassert_cannot_correct_are_refused(
     assert reason in done.stderr
 
 
+@marks.claim("verbs", "runtime")
 def test_every_global_option_of_this_runsc_is_known(runsc: str, bundle: Bundle) -> None:
     """An option with a value in the next argument does not make the verb uncertain: `flags` lists them all."""
     done = subprocess.run([RUNSC, "flags"], capture_output=True, text=True, check=True)
@@ -431,6 +488,8 @@ def _behind_a_link(bundle: Bundle) -> None:
     _link_to_etc(bundle)
 
 
+@marks.claim("env", "hook")
+@marks.claim("links", "hook")
 @pytest.mark.parametrize(
     ("setting", "options", "reason"),
     [
@@ -487,6 +546,12 @@ def test_an_exclusive_device_is_not_in_the_sentry(real: str, node: Node, bundle:
     assert machine.dropped() == ["/dev/gpu0", "/opt/dev", "/opt/gpu0", "linux.resources.devices"]
 
 
+@marks.hole(
+    "Under gVisor with `exclusive`, a device node in a volume or the image opened the device",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="high",
+)
 def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume(
     real: str, node: Node, bundle: Bundle
 ) -> None:
@@ -515,6 +580,7 @@ def test_with_exclusive_devices_the_gofer_opens_no_device_node_of_a_volume(
     assert opened(node.dispatcher(real)) == {**dict.fromkeys(reached, "Permission denied"), **usable}
 
 
+@marks.hole("Under gVisor with `exclusive`, a device node in a volume or the image opened the device")
 def test_with_exclusive_devices_no_image_starts_that_holds_one(real: str, node: Node, bundle: Bundle) -> None:
     """Of a read-only root, runsc's own remount takes nodev off."""
     machine = Machine(node, bundle)
@@ -537,3 +603,13 @@ def test_the_demo_shows_it(real: str) -> None:
     """With the runtime's own choice of a platform."""
     done = run(str(TOP / "packaging/demo.sh"), "--runtime", "runsc")
     assert "All results are as expected." in done.stdout
+
+
+def test_a_volume_of_the_log_is_reported_where_no_hook_can_cover_it(runsc: str, node: Node, bundle: Bundle) -> None:
+    bundle.bind("/var/log", "/var/log")
+    bundle.save()
+    with Running(runsc, bundle) as container:
+        company(container)
+    [event] = node.logged()
+    assert (event["event"], event["nodePaths"]) == ("container.edited", ["/var/log: /var/log/reassert"])
+    assert "madeReadOnly" not in event

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.conftest import RUNTIMES
@@ -85,6 +86,7 @@ def sees_the_nodes_ca(container: Running) -> None:
     )
 
 
+@marks.claim("mounts", "hook")
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime", "createContainer"])
 def test_the_hook_puts_the_mount_back_over_a_pods(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     evil = bundle.directory / "evil"
@@ -113,6 +115,7 @@ HOSTILE = {
 """What is a link in the image, and where it leads: into the image and, if it misleads, into a directory of the host."""
 
 
+@marks.claim("links", "hook")
 @each_namespace
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_image_never_leads_a_mount_to_the_host(
@@ -132,12 +135,14 @@ def test_a_hostile_image_never_leads_a_mount_to_the_host(
             assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
             assert host(node, bundle) == before
         finally:
-            run(real, "delete", "--force", container.id)
+            run(real, "delete", "--force", container.id, check=False)
     else:
         assert re.match(r"/etc/ssl (in|cannot be reached inside) the image", reason(node, container))
     assert host(node, bundle) == before
 
 
+@marks.claim("failure-policy", "hook")
+@marks.hole("With `failurePolicy: Ignore`, a pod or an image that caused a failure kept its values")
 def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1))
     shutil.rmtree(bundle.rootfs / "etc/ssl")
@@ -148,6 +153,12 @@ def test_failure_policy_ignore_is_no_way_out_for_an_image(real: str, node: Node,
     )
 
 
+@marks.hole(
+    "With `failurePolicy: Ignore` and the hook, a mount of `allowBelow` behind more than 40 links started unchecked",
+    since="0.2.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 def test_nor_for_a_link_on_the_way_to_what_is_allowed_below(real: str, node: Node, bundle: Bundle) -> None:
     """runc follows 255 links, the kernel 40."""
     policy = POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}")
@@ -169,6 +180,7 @@ def test_nor_for_a_link_on_the_way_to_what_is_allowed_below(real: str, node: Nod
     )
 
 
+@marks.claim("mounts", "hook")
 @each_namespace
 def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("readOnly: true}", "readOnly: true, allowBelow: [/etc/ssl/private]}"))
@@ -183,6 +195,8 @@ def test_what_the_policy_allows_below_stays_on_top(real: str, stage: str, node: 
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
 
 
+@marks.claim("env", "hook")
+@marks.claim("absent-env", "hook")
 @pytest.mark.parametrize(
     ("real", "stage"),
     [(RUNTIMES["runc"], "createRuntime"), (RUNTIMES["crun"], "createContainer")],
@@ -209,6 +223,7 @@ def test_behind_the_wrapper_the_hook_finds_everything_in_place(
     assert [event["adapter"] for event in node.logged()] == ["runtime"]
 
 
+@marks.claim("mounts", "hook")
 @pytest.mark.parametrize("stage", ["prestart", "createRuntime"])
 def test_the_hook_works_with_a_user_namespace(real: str, stage: str, node: Node, bundle: Bundle) -> None:
     in_user_namespace(bundle)

@@ -7,11 +7,16 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import DIRECTORY, FILE, HEAD, RESERVED, in_user_namespace, link, terminal
 from e2e.runtimes import EACH, Console, guarded, real_runtime
-from e2e.support import Bundle, Node, Running, run
+from e2e.support import WANTED, Bundle, Node, Running, run
+
+pytestmark = marks.promise(
+    "A container that overrides nothing starts under each real runtime, with any image and mounts", about="Decision"
+)
 
 Way = tuple[str, str]
 
@@ -30,7 +35,7 @@ def starts(way: Way, node: Node, bundle: Bundle, path: str = RESERVED) -> None:
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "container")
 
 
-@pytest.fixture(params=[name for name in EACH if name.endswith("crun")])
+@pytest.fixture(params=[name for name in EACH if name.startswith("crun")])
 def crun(request: pytest.FixtureRequest, node: Node) -> str:
     """Every crun's path."""
     return real_runtime(request.param, node.directory)
@@ -117,6 +122,25 @@ def test_config_option_of_crun_names_the_file_that_is_corrected(
     assert container.exec("/bin/cat", RESERVED) == "company\n"
     assert [event["verified"] for event in node.logged()] == ["container"]
     assert given != bundle.config.name or (cwd / given).read_text() == before
+    run(container.runtime, "delete", "--force", container.id)
+
+
+@marks.claim("exec", "runtime")
+@marks.hole(
+    "An exec in a container of crun that was created with --config, from a bundle with a config.json too, kept its env",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_exec_is_decided_by_the_config_json_that_crun_took(crun: str, node: Node, bundle: Bundle) -> None:
+    """Its state names the bundle alone. crun keeps a copy of the file beside it, which its own exec reads."""
+    node.compile()
+    other = bundle.directory / "other.json"
+    shutil.copy(bundle.config, other)
+    container = guarded("wrapper", crun, node, bundle)
+    created_there(container, bundle.directory, "--bundle", str(bundle.directory), "--config", str(other))
+    assert WANTED in container.environ()
+    assert WANTED in container.exec("/bin/env", options=("--env", "REQUESTS_CA_BUNDLE=/evil")).splitlines()
     run(container.runtime, "delete", "--force", container.id)
 
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import (
@@ -29,9 +30,8 @@ from e2e.hostile_mounts import (
     volume,
 )
 from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, Bundle, Node, run
-
-Change = Callable[[Bundle], None]
+from e2e.support import RUNTIMES, Bundle, Node, remove_tree, run
+from e2e.table import POLICIES, WORDS, place
 
 
 @pytest.fixture
@@ -48,46 +48,63 @@ ROOT = (
     "`/dev/null`: Read-only",
     "procfd",
 )
-LINKS: dict[str, tuple[str, str, str, Change | None, tuple[str, ...]]] = {
-    "last component, to proc self cwd": (DIRECTORY, "/etc/ssl", "/proc/self/cwd", cwd, IN_PROC),
-    "earlier component, to proc self cwd": (DIRECTORY, "/etc", "/proc/self/cwd", cwd, IN_PROC),
-    "a file's directory, to proc self cwd": (FILE, "/etc/ssl", "/proc/self/cwd", cwd, IN_PROC),
-    "to proc self root": (DIRECTORY, "/etc/ssl", "/proc/self/root/evil", None, IN_PROC),
-    "to proc thread-self": (DIRECTORY, "/etc/ssl", "/proc/thread-self/cwd", cwd, IN_PROC),
-    "to dev fd": (FILE, RESERVED, "/dev/fd/0", None, ()),
-    "to dev console, with a terminal": (FILE, RESERVED, "/dev/console", terminal, ()),
-    "to dev zero": (FILE, RESERVED, "/dev/zero", None, ()),
-    "to dev null": (FILE, RESERVED, "/dev/null", None, ()),
-    "to dev ptmx": (FILE, RESERVED, "/dev/ptmx", None, ("setting up ptmx",)),
-    "to dev pts": (DIRECTORY, "/etc/ssl", "/dev/pts", None, ()),
-    "to dev shm": (DIRECTORY, "/etc/ssl", "/dev/shm", None, ()),
-    "to a masked directory of sys": (DIRECTORY, "/etc/ssl", "/sys/firmware", None, ()),
-    "to a masked directory of proc": (DIRECTORY, "/etc/ssl", "/proc/acpi", None, ("it is inside /proc",)),
-    "to the root": (DIRECTORY, "/etc/ssl", "/", None, (*ROOT, "is on the top of rootfs")),
-    "to the root through a directory": (DIRECTORY, "/etc/ssl", "/evil/..", None, (*ROOT, "is on the top of rootfs")),
-    "to itself": (DIRECTORY, "/etc/ssl", "ssl", None, ("oo many levels of symbolic links",)),
-    "to a file": (
-        DIRECTORY,
-        "/etc/ssl",
-        "/bin/busybox",
-        None,
-        ("cannot be reached inside the image", "ot a directory"),
+LINKS: dict[tuple[str, str], tuple[str, ...]] = {
+    ("image-link", "directory"): IN_PROC,
+    ("image-link-above", "directory"): IN_PROC,
+    ("image-link-above", "file"): IN_PROC,
+    ("image-link-proc-root", "directory"): IN_PROC,
+    ("image-link-thread-self", "directory"): IN_PROC,
+    ("image-link-fd", "file"): (),
+    ("image-link-zero", "file"): (),
+    ("image-link-null", "file"): (),
+    ("image-link-ptmx", "file"): ("setting up ptmx",),
+    ("image-link-pts", "directory"): (),
+    ("image-link-shm", "directory"): (),
+    ("image-link-sys-masked", "directory"): (),
+    ("image-link-proc-masked", "directory"): ("it is inside /proc",),
+    ("image-link-root", "directory"): (*ROOT, "is on the top of rootfs"),
+    ("image-link-root-dots", "directory"): (*ROOT, "is on the top of rootfs"),
+    ("image-link-itself", "directory"): ("oo many levels of symbolic links",),
+    ("image-link-file", "directory"): (
+        "in the image is a file, and a directory has to be there",
+        "ot a directory",
+        "/etc/ssl cannot be reached inside the image",
     ),
 }
-"""And how runtimes refuse it, or we in other words than that it leads to its target."""
+"""Rows of the table and what is reserved; and how runtimes refuse it, or we in other words than that it leads there."""
 
 
-@pytest.mark.parametrize("name", LINKS)
-def test_link_in_the_image_leads(way: tuple[str, str], node: Node, bundle: Bundle, name: str) -> None:
-    policy, path, target, change, refusals = LINKS[name]
-    node.compile(policy)
-    link(bundle, path, target)
-    if change:
-        change(bundle)
-    reserved = RESERVED if policy == FILE else "/etc/ssl"
-    holds(way, node, bundle, f"company-ca: {reserved} in the image leads to {target}", *refusals)
+@marks.claim("links", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "An image's link led a reserved mount elsewhere (`/proc/self/cwd`, `/dev`, `/sys`)",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="high",
+)
+@pytest.mark.parametrize(("row", "reserved"), LINKS)
+def test_link_in_the_image_leads(way: tuple[str, str], node: Node, bundle: Bundle, row: str, reserved: str) -> None:
+    node.compile(POLICIES[reserved])
+    target = next(iter(place(row, bundle, reserved)["image"].values()))["link"]
+    leads = f"company-ca: {WORDS[reserved]['path']} in the image leads to {target}"
+    holds(way, node, bundle, leads, *LINKS[row, reserved])
 
 
+@marks.claim("links", "runtime@wrapper", "hook@createRuntime")
+@marks.hole("An image's link led a reserved mount elsewhere (`/proc/self/cwd`, `/dev`, `/sys`)")
+def test_link_in_the_image_leads_to_the_console(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
+    node.compile(FILE)
+    link(bundle, RESERVED, "/dev/console")
+    terminal(bundle)
+    holds(way, node, bundle, f"company-ca: {RESERVED} in the image leads to /dev/console")
+
+
+@marks.claim("links", "runtime@wrapper")
+@marks.hole(
+    "With a user namespace, an image's link led a reserved mount to a device",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="high",
+)
 @pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "/dev/tty", "/dev/full"])
 def test_link_leads_to_a_device_that_is_bound_in_a_user_namespace(
     way: tuple[str, str], node: Node, bundle: Bundle, target: str
@@ -99,19 +116,34 @@ def test_link_leads_to_a_device_that_is_bound_in_a_user_namespace(
     holds(way, node, bundle, *(NOT_INSIDE if way[1] == "createContainer" else leads))
 
 
-@pytest.mark.parametrize("at", [RESERVED, "/opt/disk", "/etc/ssl/certs/new"])
-@pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
-def test_device_path_of_a_block_volume(way: tuple[str, str], node: Node, bundle: Bundle, at: str, policy: str) -> None:
+DISKS = {
+    ("device-at", "file"): True,
+    ("device-at", "directory"): True,
+    ("device-below", "directory"): True,
+    ("device-behind-link", "file"): False,
+    ("innocent-device", "file"): False,
+    ("innocent-device", "directory"): False,
+}
+"""Rows, what is reserved, and whether that refuses them."""
+
+
+@marks.claim("links", "runtime@wrapper")
+@marks.hole(
+    "A block volume's `devicePath` took the place of a reserved mount", since="0.1.0", fixed="0.2.0", severity="high"
+)
+@pytest.mark.parametrize(("row", "reserved"), DISKS)
+def test_device_path_of_a_block_volume(
+    way: tuple[str, str], node: Node, bundle: Bundle, row: str, reserved: str
+) -> None:
     """`volumeDevices[].devicePath` is the pod author's."""
-    node.compile(policy)
-    if at == "/opt/disk":
-        link(bundle, "/etc/ssl/certs/company.crt", at)
-    disk = {"path": at, "type": "c", "major": 1, "minor": 5, "fileMode": 0o666}
-    bundle.spec["linux"]["devices"] = [disk]
-    inside = at == RESERVED or (policy == DIRECTORY and at != "/opt/disk")
-    holds(way, node, bundle, *[f"company-ca: device {at} would be made in the reserved mount"][:inside])
+    node.compile(POLICIES[reserved])
+    at = place(row, bundle, reserved)["spec"]["linux"]["devices"][0]["path"]
+    made = f"company-ca: device {at} would be made in the reserved mount"
+    holds(way, node, bundle, *[made][: DISKS[row, reserved]])
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.hole("An image's link led a reserved mount elsewhere (`/proc/self/cwd`, `/dev`, `/sys`)")
 @pytest.mark.parametrize(
     ("name", "target", "refusals"),
     [
@@ -136,12 +168,20 @@ def part_of_dev() -> Iterator[Path]:
     for name in ("firmware", "pts", "shm", "mqueue"):
         (path / name).mkdir(parents=True)
     yield path
-    shutil.rmtree(path)
+    remove_tree(path)
 
 
 CONSOLE = "company-ca: the console /dev/console of the container"
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.cve("CVE-2025-31133, CVE-2025-52565, CVE-2025-52881, CVE-2026-41579, CVE-2026-47766")
+@marks.hole(
+    "With a terminal, a link in a volume at /dev led the console over a reserved mount",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="high",
+)
 @pytest.mark.parametrize("target", [RESERVED, "/etc/ssl/certs", "/proc/self/root/etc/ssl/certs/company.crt"])
 def test_console_is_a_link_in_a_volume_at_dev(way: tuple[str, str], node: Node, bundle: Bundle, target: str) -> None:
     node.compile(FILE)
@@ -153,6 +193,8 @@ def test_console_is_a_link_in_a_volume_at_dev(way: tuple[str, str], node: Node, 
     holds(way, node, bundle, *refusals[: 1 + target.startswith("/proc")])
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.hole("With a terminal, a link in a volume at /dev led the console over a reserved mount")
 @pytest.mark.parametrize("source", ["a volume", "a part of the node's /dev"])
 def test_console_is_in_a_volume_at_dev_where_it_may_become_a_link(
     way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path, source: str
@@ -165,21 +207,36 @@ def test_console_is_in_a_volume_at_dev_where_it_may_become_a_link(
     holds(way, node, bundle, f"{CONSOLE} is in the volume /dev")
 
 
-MASKED = [("maskedPaths", path) for path in ("/etc/ssl", "/etc/ssl/certs", RESERVED, "/etc", "/x/ssl")]
+MASKED = ["mount-masked", "masked-above", "masked-by-link", "readonly-path", "readonly-above"]
 
 
-@pytest.mark.parametrize(("member", "path"), [*MASKED, ("readonlyPaths", "/etc/ssl"), ("readonlyPaths", RESERVED)])
-def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, member: str, path: str) -> None:
-    node.compile(FILE)
-    (bundle.rootfs / "x").symlink_to("etc")
-    bundle.spec["linux"][member] = [path]
+@marks.claim("links", "runtime@wrapper", "hook@createRuntime")
+@marks.cve("CVE-2025-31133, CVE-2025-52565, CVE-2025-52881, CVE-2026-41579, CVE-2026-47766")
+@pytest.mark.parametrize("row", MASKED)
+@pytest.mark.parametrize("reserved", POLICIES)
+def test_masked_path(way: tuple[str, str], node: Node, bundle: Bundle, row: str, reserved: str) -> None:
+    node.compile(POLICIES[reserved])
+    [(member, [path])] = place(row, bundle, reserved)["spec"]["linux"].items()
     if "crun" in way[0] and way[1] == "createContainer":  # crun has masked it by then
-        holds(way, node, bundle, above(path.replace("/x", "/etc")))
+        holds(way, node, bundle, above(path.replace("/x", WORDS[reserved]["above"])))
         return
     what = {"maskedPaths": "masked path", "readonlyPaths": "read-only path"}[member]
     holds(way, node, bundle, f"company-ca: {what} {path} of the container leads to the reserved mount")
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.hole(
+    "With `volumesAbove: Allow`, a link in any shared volume led a masked path over the reserved mount",
+    since="0.2.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@marks.hole(
+    "With a hostPath below /dev, a link led a masked path or the console over the reserved mount",
+    since="0.2.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("source", ["a part of the node's /dev", "a volume that is not above"])
 def test_masked_path_in_a_volume(
     way: tuple[str, str], node: Node, bundle: Bundle, part_of_dev: Path, source: str
@@ -195,6 +252,14 @@ def test_masked_path_in_a_volume(
     holds(way, node, bundle, "company-ca: masked path /sys/firmware of the container is in the volume /sys")
 
 
+@marks.claim("links", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "Under runc, a read-only tmpfs that a link in a volume led to a reserved mount took `nosuid`, `nodev`, "
+    "`noexec` off it",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("kind", ["tmpfs", "dev"])
 def test_read_only_mount_of_the_pod_that_a_later_volume_leads_to_the_reserved_one(
     way: tuple[str, str], node: Node, bundle: Bundle, kind: str
@@ -225,6 +290,13 @@ def test_read_only_tmpfs_above_that_the_rule_lets_through_starts(each: str, node
 OPTIONS = ("nosuid", "nodev", "noexec")
 
 
+@marks.hole(
+    "With the hook alone under crun before 1.28, a user's own read-only mount of the reserved hostPath lacked"
+    " the rule's `noexec`",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("own", [["ro"], ["ro", "nosuid"], ["rro"], ["rw"]], ids="-".join)
 def test_mount_of_the_same_directory_with_fewer_options(
     way: tuple[str, str], node: Node, bundle: Bundle, own: list[str]
@@ -240,57 +312,44 @@ def test_mount_of_the_same_directory_with_fewer_options(
 # Volumes
 
 
-def link_into_a_volume(bundle: Bundle, node: Node) -> str:
-    """Another container of the pod may change it after the start."""
-    link(bundle, "/etc/ssl", "/data/ssl")
-    bundle.bind(volume(bundle, "data"), "/data")
-    return "/data"
-
-
-def link_through_a_link_in_a_volume(bundle: Bundle, node: Node) -> str:
-    link(bundle, "/etc/ssl", "/data/step")
-    pods = volume(bundle, "data")
-    (pods / "step").symlink_to("/usr/ssl")
-    (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
-    bundle.bind(pods, "/data")
-    return "/data"
-
-
-def reserved_mount_that_can_be_written(bundle: Bundle, node: Node) -> str:
+def reserved_mount_that_can_be_written(bundle: Bundle, node: Node) -> None:
     """Another container with the same mounts takes the directory away, and the mount on it."""
     more = f"mounts: [{{hostPath: {volume(bundle, 'etc')}, mountPath: /etc, readOnly: false}}, "
     node.compile(DIRECTORY.replace("mounts: [", more))
-    return "/etc"
 
 
-def init_container(target: str) -> Callable[[Bundle, Node], str]:
-    """An init container makes a link in a volume above."""
-
-    def link_of_an_init_container(bundle: Bundle, node: Node) -> str:
-        pods = volume(bundle, "etc")
-        shutil.rmtree(pods / "ssl")
-        (pods / "ssl").symlink_to(target)
-        (bundle.rootfs / "usr/ssl/certs").mkdir(parents=True)
-        bundle.bind(pods, "/etc")
-        return "/etc"
-
-    return link_of_an_init_container
+ABOVE = {
+    "image-link-volume": "/data",
+    "image-link-step": "/data",
+    "volume-link-usr": "/etc",
+    "volume-link-cwd": "/etc",
+    "volume-link-shm": "/etc",
+}
+"""Rows, and the volume that is above."""
 
 
-ABOVE = [
-    *(link_into_a_volume, link_through_a_link_in_a_volume, reserved_mount_that_can_be_written),
-    *map(init_container, ("/usr/ssl", "/proc/self/cwd", "/dev/shm")),
-]
-
-
-@pytest.mark.parametrize("made", ABOVE, ids=lambda made: made.__name__)
+@marks.claim("volumes-above", "runtime@wrapper", "hook@createRuntime")
+@marks.hole("A link in a volume led a reserved mount elsewhere", since="0.1.0", fixed="0.2.0", severity="high")
+@marks.hole(
+    "A container took another one's reserved mount in a hostPath with `readOnly: false` away",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@pytest.mark.parametrize("row", [*ABOVE, ""])
 def test_reserved_path_is_in_a_volume_that_others_write_to(
-    way: tuple[str, str], node: Node, bundle: Bundle, made: Callable[[Bundle, Node], str]
+    way: tuple[str, str], node: Node, bundle: Bundle, row: str
 ) -> None:
+    """Another container of the pod may change it after the start. "": it is a reserved mount that can be written."""
     node.compile(DIRECTORY)
-    holds(way, node, bundle, above(made(bundle, node), "/etc/ssl"))
+    if row:
+        place(row, bundle)
+    else:
+        reserved_mount_that_can_be_written(bundle, node)
+    holds(way, node, bundle, above(ABOVE.get(row, "/etc"), "/etc/ssl"))
 
 
+@marks.claim("volumes-above", "runtime@wrapper")
 @pytest.mark.parametrize("at", ["/etc", "/etc/ssl", "/etc/ssl/certs", RESERVED, "/x", "/x/ssl", "/x/ssl/certs"])
 def test_volume_at_above_or_below_the_path_or_by_a_link(
     way: tuple[str, str], node: Node, bundle: Bundle, at: str
@@ -299,21 +358,47 @@ def test_volume_at_above_or_below_the_path_or_by_a_link(
     (bundle.rootfs / "x").symlink_to("etc")
     pods = volume(bundle, "data")
     bundle.bind(pods / "certs/company.crt" if at == RESERVED else pods, at)
-    replaced = at == RESERVED and way[1] in ("wrapper", "precreate")
+    replaced = at == RESERVED and way[1] == "wrapper"
     holds(way, node, bundle, *[above(at.replace("/x", "/etc"), RESERVED)][replaced:])
 
 
+VOLUMES = {
+    "mount-at": "/etc/ssl",
+    "mount-below": "",
+    "mount-above": "/etc",
+    "mount-by-link": "/etc/ssl",
+    "mount-by-link-above": "/etc",
+    "mount-below-link": "/etc/ssl",
+}
+"""Rows, and the volume that refuses them. The wrapper replaces a mount at the path; one below it lies beneath."""
+
+
+@marks.claim("volumes-above", "runtime@wrapper")
+@pytest.mark.parametrize("row", VOLUMES)
+def test_volume_at_above_or_below_a_directory(way: tuple[str, str], node: Node, bundle: Bundle, row: str) -> None:
+    node.compile(DIRECTORY)
+    place(row, bundle)
+    starts = row == "mount-below" or (row, way[1]) == ("mount-at", "wrapper")
+    holds(way, node, bundle, *[above(VOLUMES[row], "/etc/ssl")][starts:])
+
+
+@marks.hole("A link led a shared volume over the container's root", since="0.1.0", fixed="0.2.0", severity="high")
 def test_link_leads_a_volume_over_the_root(way: tuple[str, str], node: Node, bundle: Bundle) -> None:
     """Whoever shares the volume could take everything away."""
     node.compile(FILE)
-    link(bundle, "/top", "/")
-    pods = bundle.directory.parent / "pods"
-    shutil.copytree(bundle.rootfs, pods, symlinks=True)
-    bundle.bind(pods, "/top")
+    place("mount-over-root", bundle, "file")
+    shutil.copytree(bundle.rootfs, bundle.directory.parent / "volumes/evil", symlinks=True, dirs_exist_ok=True)
     lies_over = f"company-ca: {RESERVED}: another mount lies over the container's root"
     holds(way, node, bundle, lies_over, "is on the top of rootfs")
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.hole(
+    "A link in a volume of `allowBelow` led a second volume over the reserved mount",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("target", ["../certs", "/etc/ssl", "/etc/ssl/certs", "/etc"])
 def test_allow_below_with_a_link_that_leads_a_second_volume_over_the_reserved_mount(
     way: tuple[str, str], node: Node, bundle: Bundle, target: str
@@ -331,6 +416,10 @@ def test_allow_below_with_a_link_that_leads_a_second_volume_over_the_reserved_mo
         holds(way, node, bundle, above(target, "/etc/ssl"), *itself)
 
 
+@marks.claim("read-only-below", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "`readOnly` did not hold for what was mounted below the hostPath", since="0.1.0", fixed="0.2.0", severity="medium"
+)
 def test_read_only_reaches_what_is_mounted_below_the_host_path(
     way: tuple[str, str], node: Node, bundle: Bundle
 ) -> None:
@@ -357,6 +446,13 @@ SIDECAR: dict[str, Callable[[Path], None]] = {
 }
 
 
+@marks.claim("volumes-above", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "A sidecar renamed a directory above the reserved mount in a shared volume",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="high",
+)
 @pytest.mark.parametrize(("at", "name"), [*(("/etc/ssl", name) for name in SIDECAR), ("/etc", "rename")])
 def test_sidecar_takes_the_mount_away_in_a_volume_above(
     way: tuple[str, str], node: Node, bundle: Bundle, name: str, at: str
@@ -386,6 +482,7 @@ def test_a_file_system_above_that_holds_no_mount_point_is_named(node: Node, bund
     holds((RUNTIMES["crun"], "wrapper"), node, bundle, f"{refusal}: no mount point can be made in it")
 
 
+@marks.hole("A sidecar renamed a directory above the reserved mount in a shared volume")
 @pytest.mark.parametrize("policy", [DIRECTORY, FILE], ids=["directory", "file"])
 def test_sidecar_takes_away_the_sub_path_on_which_the_mount_lies(
     way: tuple[str, str], node: Node, bundle: Bundle, policy: str
@@ -399,6 +496,13 @@ def test_sidecar_takes_away_the_sub_path_on_which_the_mount_lies(
     holds(way, node, bundle, above(at, at))
 
 
+@marks.claim("links", "runtime@wrapper")
+@marks.hole(
+    "With `failurePolicy: Ignore`, a mount point with a newline let the container start unchecked",
+    since="0.2.0",
+    fixed="0.2.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("name", ["a\rb", "a\u2028b", "a\x0bb", "a b", "a\\b", "a\\040b", "ünicode", "a\nb"])
 def test_mount_point_with_a_character_that_ends_a_line(
     way: tuple[str, str], node: Node, bundle: Bundle, name: str

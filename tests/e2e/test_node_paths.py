@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import FILE
 from e2e.runtimes import EACH, guarded, real_runtime
-from e2e.support import REASSERT, Bundle, Node, run
+from e2e.support import REASSERT, Bundle, Node, cleaned, run
 from e2e.test_audit import seen
+from hook.core.reserve.edits import SHOWN
 
 ENV = "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  rules:\n  - {name: ca, env: [{name: CA, value: x}]}\n"
 """A policy that reserves nothing that anything but config.json shows."""
@@ -33,8 +35,8 @@ def ways(node: Node, directory: Path) -> Iterator[dict[str, Path]]:
     run("mount", "--bind", str(own.parent), str(subpath))
     run("mount", "--bind", str(own.parent), str(nested / "below"))
     yield {"file": own, "directory": own.parent, "link": link, "subPath": subpath, "below a volume": nested}
-    run("umount", str(subpath))
-    run("umount", str(nested / "below"))
+    for mounted in (subpath, nested / "below"):
+        cleaned(str(mounted), lambda mounted=mounted: run("umount", str(mounted)))  # type: ignore[misc]  # a loop's variable
 
 
 WAYS = ("file", "directory", "link", "subPath", "below a volume")
@@ -58,19 +60,39 @@ def with_env(bundle: Bundle, pair: tuple[str, str]) -> Bundle:
     return bundle
 
 
+@marks.claim("own-files", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "A writable hostPath of /etc/reassert, or of a directory above it, switched reassert off",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="high",
+)
 @pytest.mark.parametrize("how", WAYS)
 def test_volume_in_which_the_policy_can_be_written_is_refused(
     pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], how: str
 ) -> None:
-    """Also one that is mounted `ro` and not recursively, as kubelet's `readOnly: true`, above a mount of the node."""
     node.compile(ENV)
-    with_env(bundle, pair).bind(ways[how], "/mnt", *(["ro", "rslave"] if how == "below a volume" else []))
-    at = "/mnt/below" if how == "below a volume" else "/mnt"
-    assert refused(pair, node, bundle) == (
-        f"the volume {at} can be written and reaches {node.policy} of reassert, and nodePaths.reassert is Refuse"
+    with_env(bundle, pair).bind(ways[how], "/mnt")
+    at = "at /mnt/below " if how == "below a volume" else ""
+    assert refused(pair, node, bundle).startswith(
+        f"the volume /mnt can be written {at}and reaches {node.policy} of reassert, and nodePaths.reassert is Refuse: "
     )
 
 
+@marks.hole(
+    "Under crun, a mount in a read-only volume of reassert's own files made a file of any name there, such as"
+    " one that holds the policy back",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@marks.hole(
+    "A device in a read-only volume of reassert's own files (`volumeDevices`) made a file of any name there, "
+    "such as one that holds the policy back",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("what", ["a volume", "a device"])
 def test_volume_in_a_read_only_one_makes_no_file_among_them(
     pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path, what: str
@@ -98,6 +120,13 @@ def test_volume_in_a_read_only_one_makes_no_file_among_them(
         made.unlink(missing_ok=True)
 
 
+@marks.hole(
+    "In a user namespace (`hostUsers: false`), CAP_SYS_ADMIN made a pod's read-only volume of /etc/reassert "
+    "writable, and wrote the policy",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("first", [0, 100_000])
 def test_read_only_volume_that_root_of_a_user_namespace_can_remount_is_refused(
     pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path], first: int
@@ -116,6 +145,12 @@ def test_read_only_volume_that_root_of_a_user_namespace_can_remount_is_refused(
     assert "/mnt can be written and reaches " in refused(pair, node, bundle)
 
 
+@marks.hole(
+    "A volume with reassert's own files was let through if a removed env name was its path in the container",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 def test_env_that_is_named_as_the_volume_is_mounted_hides_it_not(
     node: Node, bundle: Bundle, ways: dict[str, Path]
 ) -> None:
@@ -126,6 +161,7 @@ def test_env_that_is_named_as_the_volume_is_mounted_hides_it_not(
     assert "nodePaths.reassert is Refuse" in refused((runtime, "wrapper"), node, bundle)
 
 
+@marks.claim("own-files", "runtime@wrapper", "hook@createRuntime")
 def test_the_class_holds_without_a_rule_that_matches(
     pair: tuple[str, str], node: Node, bundle: Bundle, ways: dict[str, Path]
 ) -> None:
@@ -172,8 +208,12 @@ def test_audit_names_a_running_container_that_reaches_them(
         found = seen(node, container)
         assert (found["state"], found["reaches"]) == ("in policy", (f"/mnt: {node.policy}",))
         node.compile(ENV)
-        [different] = seen(node, container)["differences"]
-        assert different["message"].startswith("the volume /mnt can be written and reaches ")
+        found = seen(node, container)
+        assert (found["state"], found["differences"]) == ("in policy", ()), "it runs on, as after an upgrade"
+        [said] = found["next_start"]
+        assert said.startswith("refused: the volume /mnt can be written and reaches ")
+        node.compile(ENV.replace("spec:\n", "spec:\n  mode: Audit\n"))
+        assert seen(node, container)["next_start"] == (f"would be {said}",)
 
 
 @pytest.fixture
@@ -204,6 +244,37 @@ def test_read_only_volume_with_an_engines_socket_is_reported_or_refused(
     node.events.unlink()
     node.compile(ENV + "  nodePaths: {engine: Refuse}\n")
     assert "of the engine, and nodePaths.engine is Refuse" in refused(pair, node, bundle)
+
+
+@marks.hole(
+    "With a rule in Audit mode and `nodePaths.engine: Refuse`, 65 volumes that were only tried hid one with "
+    "an engine's socket",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@marks.hole(
+    "With a rule in Audit mode, the event of a refused container with 64 volumes that were only tried left "
+    "out why it was refused",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_volumes_that_are_only_on_trial_hide_none_that_is_refused(
+    node: Node, bundle: Bundle, ways: dict[str, Path], engine: Path
+) -> None:
+    """A rule in Audit mode has nodePaths.reassert tried, unless the file gives it."""
+    node.compile(ENV + "  - {name: t, mode: Audit, env: [{name: T, value: x}]}\n  nodePaths: {engine: Refuse}\n")
+    runtime = real_runtime(EACH[0], node.directory)
+    for number in range(SHOWN + 2):
+        bundle.bind(ways["directory"], f"/tried/{number:03}")
+    bundle.bind("/run", "/z", "ro", "rbind")
+    container = guarded("wrapper", runtime, node, bundle)
+    assert "of the engine, and nodePaths.engine is Refuse" in container.refused()
+    [event] = node.logged()
+    assert event["event"] == "container.denied"
+    [why] = [denial["message"] for denial in event["denials"] if denial.get("mode") != "Audit"]
+    assert why.startswith("the volume /z reaches "), "what is tried leaves no room for it"
 
 
 def test_excluded_container_keeps_its_volume(node: Node, bundle: Bundle, ways: dict[str, Path]) -> None:

@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
-from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, Bundle, Node, Running, need
+from e2e.runtimes import EACH, guarded, real_runtime
+from e2e.support import RUNTIMES, Bundle, Node, Running, need, run
 from hook.core.linux.volumes import sweep
 from hook.core.reserve.volumes import in_memory
 
@@ -83,9 +84,55 @@ def test_gvisors_containers_share_it(node: Node) -> None:
         assert second.exec("/bin/cat", "/disk/file", "/memory/file") == "mine\nmine\n"
 
 
+EXCHANGED = """#!/bin/sh
+# A container with a volume of the pods puts a link there just before the runtime mounts, and takes it away after that.
+case "$*" in *create*) mv DISK DISK.kept; ln -s TARGET DISK ;; esac
+exec REAL "$@"
+"""
+
+
+@marks.claim("empty-dir", "runtime")
+@marks.hole(
+    "A container with a volume of kubelet's pods exchanged a rule's `emptyDir` and a link while another one "
+    "started: any directory of the node became its writable reserved mount",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="high",
+)
+@pytest.mark.parametrize("each", EACH)
+@pytest.mark.parametrize("above", ["", ", volumesAbove: Allow"])
+def test_what_a_link_led_to_while_the_runtime_mounted_refuses_the_container(
+    node: Node, kubelet: Path, directory: Path, each: str, above: str
+) -> None:
+    node.compile(POLICY.replace("ROOT", str(kubelet)).replace("mountPath: /disk", f"mountPath: /disk{above}"))
+    one, two = bundles(node, "one", "two")
+    real = real_runtime(each, node.directory)
+    with Running(node.dispatcher(real), one):
+        pass
+    [disk] = (kubelet / "pods" / POD / "reassert").iterdir()
+    target, engine, back = directory / "target", directory / "engine", directory / "back"
+    target.mkdir()
+    engine.write_text(EXCHANGED.replace("DISK", str(disk)).replace("TARGET", str(target)).replace("REAL", real))
+    back.write_text(f"#!/bin/sh\ncat > /dev/null\nrm {disk}\nmv {disk}.kept {disk}\n")
+    for file in (engine, back):
+        file.chmod(0o755)
+    two.spec["hooks"] = {"createRuntime": [{"path": str(back), "env": ["PATH=/usr/bin:/bin"]}]}
+    two.save()
+    refused = Running(node.dispatcher(str(engine)), two)
+    assert refused.create() != 0
+    run(real, "delete", "--force", refused.id, check=False)
+    assert "a link was there when the runtime mounted it" in str(node.logged()[-1])
+
+
 OTHER = POD.replace("1111", "2222", 1)
 
 
+@marks.hole(
+    "A container with a read-only hostPath above /run/reassert wrote to another pod's emptyDir in memory",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("runtime", sorted(RUNTIMES))
 @pytest.mark.parametrize("options", [("ro",), ("ro", "rslave"), ("rw",)], ids=",".join)
 def test_another_pod_does_not_write_to_one_in_memory(
@@ -119,6 +166,12 @@ def test_another_pod_does_not_write_to_one_in_memory(
                 assert second.exec("/bin/cat", "/memory/file") == "mine\n"
 
 
+@marks.hole(
+    "A container that writes to kubelet's directory of pods put a link to the node in place of an emptyDir",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.usefixtures("kubelet")
 @pytest.mark.parametrize("replaced", ["reassert/*", "reassert", "."])
 def test_a_link_in_its_place_refuses_the_container(node: Node, kubelet: Path, replaced: str) -> None:

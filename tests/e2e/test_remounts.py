@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from subprocess import PIPE
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import DIRECTORY
@@ -72,6 +73,13 @@ def files(directory: Path) -> list[object]:
     return found
 
 
+@marks.claim("remount", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "CAP_SYS_ADMIN remounted a reserved mount and wrote the CA that all pods read",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("name", RESERVED)
 def test_remounted_reserved_mount_cannot_be_written(
     pair: tuple[str, str], node: Node, bundle: Bundle, name: str
@@ -92,6 +100,14 @@ def test_remounted_reserved_mount_cannot_be_written(
 IDMAPPING = [{"containerID": 0, "hostID": 0, "size": 65536}]
 
 
+@marks.claim("remount", "hook@createRuntime")
+@marks.hole(
+    "With the hook alone, a container with CAP_SYS_ADMIN and an idmapped mount of the reserved hostPath wrote"
+    " the node's file",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("at", ["/etc/ssl", "/etc/ssl/below"])
 def test_mount_that_its_user_has_idmapped_cannot_be_written(
     pair: tuple[str, str], node: Node, bundle: Bundle, at: str
@@ -121,6 +137,12 @@ def test_mount_that_its_user_has_idmapped_cannot_be_written(
         run("umount", "--lazy", str(node.ca / "below"))
 
 
+@marks.hole(
+    "In a user namespace with the node's ids (`podman run --uidmap`), CAP_SYS_ADMIN wrote the CA that all pods read",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("first", [0, 100_000])
 @pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
 def test_root_of_a_user_namespace_cannot_write_either(
@@ -142,6 +164,7 @@ def test_root_of_a_user_namespace_cannot_write_either(
         assert not any("remountable" in event for event in node.logged())
 
 
+@marks.claim("remount", "runtime@wrapper", "hook@createRuntime")
 def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
     """What the node has mounted below the hostPath is unwritable too; a volume keeps its own options."""
     ca(node)
@@ -166,6 +189,13 @@ def test_mounts_on_a_reserved_mount_stay_as_they_are(pair: tuple[str, str], node
         run("umount", "--lazy", str(node.ca / "below"))
 
 
+@marks.hole(
+    "Wrapper and hook together refused a container with CAP_SYS_ADMIN if one reserved hostPath lay in another one",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+    found="fuzz",
+)
 def test_directories_in_each_other_start_with_two_adapters(node: Node, bundle: Bundle, real: str) -> None:
     """The wrapper and the hook both look: the second one finds mounts that the first one has replaced.
 
@@ -190,6 +220,13 @@ def test_directories_in_each_other_start_with_two_adapters(node: Node, bundle: B
         assert seen == ["company\n", "below\n", "company\n", "below\n"]
 
 
+@marks.claim("remount", "runtime@wrapper")
+@marks.hole(
+    "With `allowBelow`, two volumes at one path let CAP_SYS_ADMIN write to the node's file",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("second", ["/etc/ssl/./volume", "/etc/ssl/below"])
 def test_volume_over_another_mount_on_the_reserved_one(
     pair: tuple[str, str], node: Node, bundle: Bundle, second: str
@@ -263,6 +300,12 @@ USERS = {
 """The limit of user namespaces where another process has one: whether a container starts then, and what is said."""
 
 
+@marks.hole(
+    "A container that used up all user namespaces let one with CAP_SYS_ADMIN write to the node's file",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("limit", USERS)
 def test_container_starts_where_another_one_has_used_up_all_user_namespaces(
     node: Node, bundle: Bundle, users: str, limit: int

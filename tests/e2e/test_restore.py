@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.runtimes import criu, hook_entry, real_runtime
 from e2e.support import POLICY, WANTED, Bundle, Node, run
-from e2e.test_precreate import Podman, podman, working_podman  # noqa: F401  # fixtures
+from e2e.test_podman import Podman, podman, working_podman  # noqa: F401  # fixtures
+from hook.core.base.text import WHERE_TO_LOOK
 
 EACH = ("runc", "runc-trixie", "runc-forky", "crun-forky")
 EVIL = "REQUESTS_CA_BUNDLE=/tmp/evil"
@@ -94,13 +96,16 @@ def restored(runtime: str, bundle: Bundle) -> Iterator[tuple[str, list[str]]]:
         run(runtime, "delete", "--force", name, check=False)
 
 
+@marks.claim("restore", "runtime")
+@marks.cve("CVE-2026-53492")
+@marks.hole("`restore` started a container with the env and mounts of its checkpoint, under crun without an event")
 def test_wrapper_refuses_the_restore_of_a_real_checkpoint(node: Node, bundle: Bundle, real: str) -> None:
     with restored(real, bundle) as (said, environ):
         assert EVIL in environ and WANTED not in environ, said
     wrapper = node.dispatcher(real)
     node.compile()
     with restored(wrapper, bundle) as (said, environ):
-        assert (environ, said) == ([], f"reassert: refused default/p/c: rule company-ca: {REASON}\n")
+        assert (environ, said) == ([], f"reassert: refused default/p/c: rule company-ca: {REASON}{WHERE_TO_LOOK}\n")
     assert [event["event"] for event in node.logged()] == ["container.denied"]
     node.compile(NOTHING)
     with restored(wrapper, bundle) as (said, environ):
@@ -108,6 +113,7 @@ def test_wrapper_refuses_the_restore_of_a_real_checkpoint(node: Node, bundle: Bu
     assert len(node.logged()) == 1
 
 
+@marks.claim("restore", "hook")
 def test_hook_refuses_it_under_runc_and_crun_calls_no_hook(node: Node, bundle: Bundle, real: str) -> None:
     node.compile()
     bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
@@ -120,6 +126,13 @@ def test_hook_refuses_it_under_runc_and_crun_calls_no_hook(node: Node, bundle: B
             assert [event["event"] for event in node.logged()] == ["container.denied"]
 
 
+@marks.hole(
+    "Under CRI-O, a checkpoint that called itself a sandbox, or another image, was restored with its own env "
+    "and mounts",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("policy", [SANDBOX, IMAGE], ids=["sandbox", "image"])
 def test_under_cri_o_a_checkpoint_cannot_say_what_it_is(node: Node, bundle: Bundle, real: str, policy: str) -> None:
     """CRI-O writes the checkpoint's annotations over its own, and kubelet's labels over both."""
@@ -133,7 +146,7 @@ def test_under_cri_o_a_checkpoint_cannot_say_what_it_is(node: Node, bundle: Bund
     bundle.save()
     node.compile(policy)
     with restored(node.dispatcher(real), bundle) as (said, environ):
-        assert (environ, said) == ([], f"reassert: refused default/p/c: rule company-ca: {REASON}\n")
+        assert (environ, said) == ([], f"reassert: refused default/p/c: rule company-ca: {REASON}{WHERE_TO_LOOK}\n")
     assert [event["event"] for event in node.logged()] == ["container.denied"]
     if "crun" not in real:  # which calls no hook
         bundle.spec["hooks"] = {"createRuntime": [hook_entry(node, "createRuntime")]}
@@ -164,6 +177,7 @@ exec /usr/bin/crun "$@"
 """crun, as podman sees one that is built with criu. What it is asked to restore is written down."""
 
 
+@marks.claim("restore", "runtime")
 @pytest.mark.parametrize("rules", ["reserved", "none"])
 def test_podman_cannot_import_a_checkpoint_where_something_is_reserved(
     podman: Podman,  # noqa: F811  # that fixture

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
 from difflib import ndiff
 from pathlib import Path
 
+import marks
 import pytest
 
-from e2e.support import REASSERT, WANTED, Bundle, Node, Running, need, run, scratch
+from e2e.support import REASSERT, WANTED, Bundle, Node, Running, need, remove_tree, run, scratch
+
+pytestmark = marks.promise("The real runtime gets the engine's arguments, environment, descriptors, signals and limits")
 
 DUMP = """\
 #!/bin/busybox sh
@@ -28,6 +30,10 @@ echo environ; busybox tr '\\0' '\\n' < environ | busybox sort
 """A real runtime that says what it was given. busybox's own shell, static: it changes none of it."""
 
 
+@marks.claim("env", "runtime")
+@marks.claim("absent-env", "runtime")
+@marks.claim("exec", "runtime")
+@marks.claim("mounts", "runtime")
 def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node: Node, bundle: Bundle) -> None:
     evil = bundle.directory / "evil"
     evil.mkdir()
@@ -50,6 +56,10 @@ def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node
     assert [edit["name"] for edit in event["edits"]] == ["REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY", "/etc/ssl"]
 
 
+@marks.claim("exec", "runtime")
+@marks.hole(
+    "Under crun before 1.28, `exec --env` dropped the reserved names", since="0.1.0", fixed="0.2.0", severity="medium"
+)
 def test_env_on_the_exec_command_line_cannot_bring_a_reserved_name_back(runtime: str, bundle: Bundle) -> None:
     """crun before 1.28 takes it instead of the container's whole env."""
     bundle.pod()
@@ -78,6 +88,7 @@ def process_file(bundle: Bundle) -> Path:
     return path
 
 
+@marks.claim("exec", "runtime")
 @pytest.mark.parametrize("spelling", ["--process FILE", "--process=FILE", "-p FILE"])
 def test_the_process_file_of_an_exec_is_corrected_and_keeps_owner_and_mode(
     runtime: str, bundle: Bundle, spelling: str
@@ -94,6 +105,7 @@ def test_the_process_file_of_an_exec_is_corrected_and_keeps_owner_and_mode(
         assert [file.name for file in path.parent.glob(".*reassert*")] == []
 
 
+@marks.claim("decision-annotation", "runtime")
 def test_a_forged_decision_gains_nothing(runtime: str, bundle: Bundle) -> None:
     forged = {"version": 1, "policy": "", "env": {"REQUESTS_CA_BUNDLE": "/tmp/evil"}, "absent": []}
     bundle.pod(**{"reassert/decision": json.dumps(forged)})
@@ -105,6 +117,7 @@ def test_a_forged_decision_gains_nothing(runtime: str, bundle: Bundle) -> None:
     assert stamped["env"] == {"REQUESTS_CA_BUNDLE": WANTED.partition("=")[2], "PYTHONHTTPSVERIFY": None}
 
 
+@marks.claim("decision-annotation", "runtime")
 def test_a_forged_decision_is_removed_from_an_excluded_container(runtime: str, bundle: Bundle) -> None:
     bundle.pod("kube-system", **{"reassert/decision": "not even JSON", "kept": "as it is"})
     bundle.spec["process"]["env"].append("REQUESTS_CA_BUNDLE=own")
@@ -190,7 +203,7 @@ def signals(given: list[str], field: str) -> set[int]:
 def call() -> Iterator[RealRuntimeCall]:
     directory = scratch()
     yield RealRuntimeCall(Node(directory))
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 BASE = {"PATH": "/usr/bin:/bin"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import FILE, RESERVED
-from e2e.runtimes import guarded
+from e2e.runtimes import exchanging, guarded
 from e2e.support import Bundle, Node, Running, run
 from e2e.test_audit import seen
 
@@ -45,6 +46,7 @@ def test_sidecar_with_shared_processes_detaches_a_reserved_file(
         assert victim.exec("/bin/cat", RESERVED) != "company\n"
 
 
+@marks.claim("shared-processes", "runtime@wrapper", "hook@createRuntime")
 @pytest.mark.parametrize("whose", ["the pod's", "the node's"])
 def test_shared_processes_are_refused(
     pair: tuple[str, str], node: Node, bundle: Bundle, sandbox: str, whose: str
@@ -73,8 +75,22 @@ def procfs(directory: Path) -> Iterator[Path]:
     run("umount", "--lazy", str(directory / "node/proc"))
 
 
+@marks.claim("shared-proc-volumes", "runtime@wrapper", "hook@createRuntime")
+@marks.hole(
+    "With `sharedProcesses: Refuse`, a hostPath of /proc still took a reserved file away from another container",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@marks.hole(
+    "With `sharedProcesses: Refuse`, a volume of the node's /proc/PID/fd took a reserved file away from "
+    "another container",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("policy", [REFUSE, ALONE], ids=["with mounts", "alone"])
-@pytest.mark.parametrize("source", ["/proc", "/proc/1", "/", "subPath", "above"])
+@pytest.mark.parametrize("source", ["/proc", "/proc/1", "/proc/1/fd", "/proc/1/ns", "/", "subPath", "above"])
 def test_volume_of_the_nodes_proc_is_refused_as_sharing(
     pair: tuple[str, str], node: Node, bundle: Bundle, procfs: Path, source: str, policy: str
 ) -> None:
@@ -92,12 +108,46 @@ def test_volume_of_the_nodes_proc_is_refused_as_sharing(
     assert message.endswith("and sharedProcesses is Refuse")
 
 
-def test_volume_of_the_nodes_settings_in_proc_is_let_through(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
+@pytest.mark.parametrize("how", ["a link", "a bind mount", "an exchange"])
+@pytest.mark.parametrize("below", ["", "/fd", "/task", "/ns"])
+def test_no_link_and_no_mount_hides_the_nodes_processes(
+    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path, below: str, how: str
+) -> None:
+    """The exchange happens after the decision, as of a hostPath that an engine has resolved.
+
+    Nobody mounts what root, cwd and the entries of fd lead to: it is in another mount namespace (mount(2), EINVAL).
+    """
+    real, adapter = pair
+    source, target = directory / "source", f"/proc/1{below}"
     node.compile(REFUSE)
-    bundle.bind("/proc/sys/net", "/host", "ro")
+    if how == "a link":
+        source.symlink_to(target)
+    else:
+        source.mkdir()
+        if how == "a bind mount":
+            run("mount", "--bind", target, str(source))
+        else:
+            real = exchanging(real, node, source, target)
+    bundle.bind(source, "/host", "ro")
+    try:
+        container = guarded(adapter, real, node, bundle)
+        assert container.create() != 0
+        run(real, "delete", "--force", container.id, check=False)
+        assert "sharedProcesses is Refuse" in node.logged()[0]["denials"][0]["message"]
+    finally:
+        if how == "a bind mount":
+            run("umount", "--lazy", str(source))
+
+
+@pytest.mark.parametrize(("source", "has"), [("/proc/sys/net", "core"), ("/proc/net", "unix")])
+def test_volume_of_the_nodes_settings_in_proc_is_let_through(
+    pair: tuple[str, str], node: Node, bundle: Bundle, source: str, has: str
+) -> None:
+    node.compile(REFUSE)
+    bundle.bind(source, "/host", "ro")
     container = guarded(pair[1], pair[0], node, bundle)
     with container:
-        assert "core" in container.exec("/bin/ls", "/host")
+        assert has in container.exec("/bin/ls", "/host")
 
 
 def test_audit_names_a_running_container_that_shares_its_processes(

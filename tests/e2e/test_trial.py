@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import marks
 import pytest
 
 from e2e.runtimes import guarded
 from e2e.stalled import stalling
 from e2e.support import POLICY, REASSERT, Bundle, Node, run
+
+pytestmark = marks.promise(
+    "A rule in Audit mode beside enforced rules changes nothing that these decide, and its hostPath that "
+    "hangs delays no container"
+)
 
 TRIED = """\
   - name: tried
@@ -23,7 +29,7 @@ TRIED = """\
 """It contradicts company-ca about an env name and a mount."""
 
 
-@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
 def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bundle: Bundle, adapter: str) -> None:
     node.compile(POLICY + TRIED)
     ca = "/etc/ssl/certs/ca-certificates.crt"
@@ -56,7 +62,10 @@ def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bu
     assert "would set env PROXY" in printed
 
 
-@pytest.mark.parametrize("adapter", ["wrapper", "precreate", "createRuntime"])
+@marks.hole(
+    "A subPath with a carriage return blinded all rules in Audit mode", since="0.3.0", fixed="0.3.0", severity="low"
+)
+@pytest.mark.parametrize("adapter", ["wrapper", "createRuntime"])
 @pytest.mark.parametrize("mode", ["rule", "policy"])
 def test_a_hostpath_that_hangs_delays_no_container_while_its_rule_is_tried(
     node: Node, bundle: Bundle, adapter: str, mode: str

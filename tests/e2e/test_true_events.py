@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import guarded
-from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
+from e2e.support import POLICY, Bundle, Node, Running, run
+
+pytestmark = marks.promise(
+    "Where a write or a mount fails, the log holds one event, and it is true", about="Events and metrics"
+)
 
 ENV = POLICY[: POLICY.index("    mounts:")]
 
@@ -27,6 +31,12 @@ def not_started(container: Running) -> None:
     run(container.runtime, "delete", "--force", container.id, check=False)
 
 
+@marks.hole(
+    "The event log said `applied: true` after a failed mount, a failed write or a full disk",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="low",
+)
 @pytest.mark.parametrize("policy", [ENV, DIRECTORY], ids=["env", "mounts"])
 @pytest.mark.parametrize("how", ["full disk", "read-only"])
 def test_wrapper_cannot_write_config_json(real: str, node: Node, directory: Path, policy: str, how: str) -> None:
@@ -49,35 +59,14 @@ def test_wrapper_cannot_write_config_json(real: str, node: Node, directory: Path
     finally:
         run("umount", "-l", str(directory / "bundle"))
     kind, applied, message = only_event(node)
-    assert (kind, applied) == ("container.error", False)
+    assert (kind, applied) == ("container.denied" if how == "read-only" else "container.error", False), message
     assert ("Read-only file system" if how == "read-only" else "No space left on device") in message
 
 
-@pytest.mark.parametrize("policy", [ENV, DIRECTORY], ids=["env", "mounts"])
-@pytest.mark.parametrize("failure", ["Fail", "Ignore"])
-def test_precreate_cannot_write_its_output(node: Node, bundle: Bundle, policy: str, failure: str) -> None:
-    """podman takes nothing of a hook that failed; it goes on with what there is of one that did not.
-
-    Other containers can fill a disk, so no failure policy lets the container start.
-    """
-    node.compile(policy.replace("spec:", f"spec:\n  failurePolicy: {failure}", 1))
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            [str(REASSERT), "hook", *node.options(), "precreate"],
-            input=bundle.config.read_bytes(),
-            cwd=bundle.directory,
-            stdout=full,
-            stderr=subprocess.PIPE,
-        )
-    assert done.returncode != 0
-    kind, applied, message = only_event(node)
-    assert (kind, applied) == ("container.error", False)
-    assert "stdout: No space left on device" in message
+ADAPTERS = ("wrapper", "createRuntime", "createContainer")
 
 
-ADAPTERS = ("wrapper", "createRuntime", "createContainer", "precreate")
-
-
+@marks.hole("The event log said `applied: true` after a failed mount, a failed write or a full disk")
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_runtimes_own_mount_fails(each: str, node: Node, bundle: Bundle, adapter: str) -> None:
     """No container, and nobody says that there is one: whoever hands the event on does not log it itself."""

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.conftest import RUNTIMES
 from e2e.support import POLICY, WANTED, Bundle, Node, Running, run
+from e2e.table import ROWS, place
 
 IGNORE = POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1)
 NO_SANDBOX = POLICY.replace("[kube-system]", "[kube-system], containerTypes: [sandbox]")
@@ -37,17 +39,26 @@ def events(node: Node) -> list[str]:
 
 
 NULS: dict[str, Any] = {
-    "env": lambda spec: spec["process"]["env"].append("REQUESTS_CA_BUNDLE\0=x"),
     "args": lambda spec: spec["process"]["args"].append("a\0b"),
-    "mount": lambda spec: spec["mounts"].append({"destination": "/etc/ssl\0", "source": "/tmp", "type": "bind"}),
     "annotation": lambda spec: spec.setdefault("annotations", {}).update({"a": "b\0"}),
 }
+NUL_ROWS = ["env-nul", "mount-nul"]
+NAME = {"name": "REQUESTS_CA_BUNDLE", "value": "/etc/ssl/certs/ca-certificates.crt"}
+"""Of a row's placeholders."""
 
 
-@pytest.mark.parametrize("place", NULS)
-def test_nul_in_a_spec_is_refused(node: Node, each: str, bundle: Bundle, place: str) -> None:
+@marks.claim("ambiguous-json", "runtime")
+@marks.claim("failure-policy", "runtime")
+@marks.hole(
+    "A NUL after a reserved env name made crun drop the variable", since="0.1.0", fixed="0.2.0", severity="high"
+)
+@pytest.mark.parametrize("row", [*NUL_ROWS, *NULS])
+def test_nul_in_a_spec_is_refused(node: Node, each: str, bundle: Bundle, row: str) -> None:
     node.compile(IGNORE)
-    NULS[place](bundle.spec)
+    if row in NULS:
+        NULS[row](bundle.spec)
+    else:
+        place(row, bundle, **NAME)
     bundle.save()
     line = Running(node.dispatcher(each), bundle).refused()
     assert "holds a NUL" in line
@@ -56,12 +67,14 @@ def test_nul_in_a_spec_is_refused(node: Node, each: str, bundle: Bundle, place: 
 
 def test_nul_in_a_spec_is_logged_in_audit_mode(node: Node, bundle: Bundle) -> None:
     node.compile(POLICY.replace("spec:", "spec:\n  mode: Audit", 1))
-    NULS["env"](bundle.spec)
+    place("env-nul", bundle, **NAME)
     bundle.save()
     with Running(node.dispatcher(RUNTIMES["crun"]), bundle):
         assert events(node) == ["container.would-deny"]
 
 
+@marks.claim("ambiguous-json", "runtime")
+@marks.hole("A NUL after a reserved env name made crun drop the variable")
 def test_nul_in_a_process_file_of_exec_is_refused(node: Node, each: str, bundle: Bundle) -> None:
     node.compile()
     with Running(node.dispatcher(each), bundle) as container:
@@ -74,26 +87,24 @@ def test_nul_in_a_process_file_of_exec_is_refused(node: Node, each: str, bundle:
 # Members that Go takes for others
 
 
-SPELLINGS: dict[str, Any] = {
-    "deſtination": lambda spec: spec["mounts"].append(
-        {"destination": "/tmp", "deſtination": "/etc/ssl", "source": "/tmp", "type": "bind", "options": ["rbind"]}
-    ),
-    "Destination": lambda spec: spec["mounts"].append(
-        {"destination": "/tmp", "Destination": "/etc/ssl", "source": "/tmp", "type": "bind", "options": ["rbind"]}
-    ),
-    "linux.deviceſ": lambda spec: spec["linux"].update({"deviceſ": []}),
-    "linux.resources.Devices": lambda spec: spec["linux"]["resources"].update({"Devices": []}),
-    "proceſs": lambda spec: spec.update({"proceſs": spec["process"]}),
-    "process.ENV": lambda spec: spec["process"].update({"ENV": ["REQUESTS_CA_BUNDLE=x"]}),
-    "hooKs": lambda spec: spec.update({"hoo\u212as": {}}),
-    "root.Path": lambda spec: spec["root"].update({"Path": "elsewhere"}),
-}
+SPELLINGS = [
+    *("mount-member", "env-spelling", "spelled-destination", "spelled-devices", "spelled-rules", "spelled-process"),
+    *("spelled-hooks", "spelled-root"),
+]
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
-def test_member_in_another_spelling_is_refused(node: Node, real: str, bundle: Bundle, name: str) -> None:
+@marks.claim("ambiguous-json", "runtime")
+@marks.claim("failure-policy", "runtime")
+@marks.hole(
+    "A member of config.json in another spelling (`Mounts`), or twice, counted only for runc",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="low",
+)
+@pytest.mark.parametrize("row", SPELLINGS)
+def test_member_in_another_spelling_is_refused(node: Node, real: str, bundle: Bundle, row: str) -> None:
     node.compile(IGNORE)
-    SPELLINGS[name](bundle.spec)
+    place(row, bundle, **NAME)
     bundle.save()
     assert "is spelled" in Running(node.dispatcher(real), bundle).refused()
 
@@ -101,25 +112,28 @@ def test_member_in_another_spelling_is_refused(node: Node, real: str, bundle: Bu
 # Who says that it is a sandbox, or of kube-system
 
 
-SANDBOXES: dict[str, tuple[dict[str, str], str]] = {
-    "an image of podman": ({"io.container.manager": "libpod", "io.kubernetes.cri-o.ContainerType": "sandbox"}, ""),
-    "an image of podman as CRI-O": (CRIO, "/libpod_parent/libpod-0a"),
-    "a user of podman as containerd": (CONTAINERD, "/libpod_parent/libpod-0a"),
-    "a cgroup parent of docker": ({}, "/kubepods/pod1-2-3/0a"),
-    "a user of docker as containerd": (CONTAINERD, "/kubepods/pod1-2-3/0a"),
-    "a user of docker as CRI-O": (CRIO, "/kubepods/pod1-2-3/0a"),
-    "a user of podman with two slices as parent": (CRIO, "crio-a.slice:b.slice:libpod:0a"),
-    "a user of docker with two slices as parent": (CRIO, "/x/crio-a.slice:docker:0a"),
-    "a cgroup parent in the form of systemd": (CONTAINERD, "/x:cri-containerd:y/0a"),
-}
+SANDBOXES = [name for name in ROWS if name.startswith("identity-")]
 
 
+@marks.claim("exclusion", "runtime")
+@marks.cve("CVE-2026-53488")
+@marks.hole(
+    "An image's annotations (podman) or docker's `--cgroup-parent` made a container an excluded sandbox",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="high",
+)
+@marks.hole(
+    "A podman user's `--cgroup-parent` of crio-… counted as a pod of an excluded namespace",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("name", SANDBOXES)
 def test_nothing_that_a_user_or_image_can_write_excludes(node: Node, real: str, directory: Path, name: str) -> None:
     node.compile(NO_SANDBOX)
     bundle = Bundle(directory / "moby" / "0a")
-    bundle.spec["annotations"], path = SANDBOXES[name]
-    bundle.spec["linux"]["cgroupsPath"] = f"{path or '/idt'}{directory.name}"
+    place(name, bundle, unique=directory.name, **NAME)
     bundle.save()
     with Running(node.dispatcher(real), bundle) as container:
         assert WANTED in container.environ()
@@ -127,6 +141,13 @@ def test_nothing_that_a_user_or_image_can_write_excludes(node: Node, real: str, 
     assert events(node) == ["container.edited"]
 
 
+@marks.claim("failure-policy", "runtime")
+@marks.hole(
+    "With `failurePolicy: Ignore`, a pod or an image that caused a failure kept its values",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("mode", ["Enforce", "Audit"])
 def test_annotations_of_two_engines_do_not_keep_an_allocation_that_nobody_gave(
     node: Node, real: str, bundle: Bundle, mode: str
@@ -162,6 +183,13 @@ def process_file(bundle: Bundle, *env: str) -> Path:
 NAMES = [("runc", "runc-1.1"), ("runc", "nvidia-container-runtime"), ("crun", "crun-wasm"), ("crun", "runc")]
 
 
+@marks.claim("exec", "runtime")
+@marks.hole(
+    "`exec` was not corrected behind a runtime of another name, or crun with XDG_RUNTIME_DIR",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+)
 @pytest.mark.parametrize(("which", "name"), NAMES)
 @pytest.mark.parametrize("way", ["link", "script"])
 def test_exec_is_corrected_behind_a_runtime_of_another_name(
@@ -180,6 +208,8 @@ def test_exec_is_corrected_behind_a_runtime_of_another_name(
         assert WANTED in container.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=x")).splitlines()
 
 
+@marks.claim("exec", "runtime")
+@marks.hole("`exec` was not corrected behind a runtime of another name, or crun with XDG_RUNTIME_DIR")
 def test_exec_is_corrected_where_the_runtime_reads_xdg_runtime_dir(
     node: Node, each: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,6 +222,8 @@ def test_exec_is_corrected_where_the_runtime_reads_xdg_runtime_dir(
         assert WANTED in run(container.runtime, "exec", "--process", str(path), container.id).stdout.splitlines()
 
 
+@marks.claim("exec-of-unknown", "runtime")
+@marks.hole("`exec` was not corrected behind a runtime of another name, or crun with XDG_RUNTIME_DIR")
 def test_exec_in_a_container_that_is_found_nowhere_is_refused(node: Node, real: str, bundle: Bundle) -> None:
     node.compile()
     done = run(node.dispatcher(real), "exec", "nobody", "/bin/env", check=False)
@@ -200,6 +232,7 @@ def test_exec_in_a_container_that_is_found_nowhere_is_refused(node: Node, real: 
     assert "/run/crun/nobody" in done.stderr
 
 
+@marks.claim("exec-of-unknown", "runtime")
 def test_exec_in_a_container_that_is_found_twice_is_refused(node: Node, bundle: Bundle) -> None:
     """Nobody but the runtime knows which of the two it will take."""
     node.compile()
@@ -224,6 +257,7 @@ PIPES = {
 }
 
 
+@marks.claim("exec", "runtime")
 @pytest.mark.parametrize("name", PIPES)
 @pytest.mark.parametrize("large", [False, True], ids=["", "larger than a pipe"])
 def test_process_file_of_exec_may_be_a_pipe(node: Node, each: str, bundle: Bundle, name: str, large: bool) -> None:

@@ -23,19 +23,21 @@ from atheris import FuzzedDataProvider
 from fuzz import second
 from unit.kubelet import Answer
 
-from hook.core.base import protobuf
+from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, TooLarge, Unacceptable, Undecided
 from hook.core.base.mountinfo import mount_table_at
-from hook.core.container import runtime_records
+from hook.core.container import oci, runtime_records
 from hook.core.container.allocation import Allocation, allocations
-from hook.core.container.claims import API, KIND, claims
+from hook.core.container.claims import CLAIMS_API, CLAIMS_KIND, claims
 from hook.core.container.spec import Spec
 from hook.entry.cmdline import EDITING_VERBS, VERBS, Invocation
-from hook.entry.exec import ProcessFile
 from hook.entry.hook import State
+from hook.entry.process import ProcessFile
 from hook.nri import ttrpc
 from hook.nri.requested import RequestedContainer
-from hook.ops.trust.certificate import TrustError, certificates
+from hook.ops.trust.certificate import certificates
+from hook.ops.trust.errors import TrustError
+from hook.resident import protobuf
 
 WORK = Path("/nonexistent")
 """An empty directory for files; set by drive.py."""
@@ -43,6 +45,7 @@ WORK = Path("/nonexistent")
 _STRICTER = (
     "duplicate member|is spelled '|holds a NUL|not UTF-8|nested too deeply|is missing or not an object"
     "|is not an object with a destination|is not a string|is not a list of objects"  # for Go, null is an empty one
+    "|more text after the object"  # Go reads the first value alone
 )
 """Why reassert refuses a config.json or process file that Go reads: Go and C would read it differently."""
 
@@ -89,11 +92,11 @@ def _values(process: Any, root: Any, name: Callable[[str], str]) -> dict[str, An
 def _check_spec(spec: Spec, data: bytes, go: Any) -> None:
     """Fail unless Go and C read these bytes as `spec` has them."""
     linux = {
-        "devices": spec.devices,
-        "resources": {"devices": spec.device_rules},
+        "devices": oci.objects(spec.devices),
+        "resources": {"devices": oci.objects(spec.device_rules)},
         "namespaces": spec.linux.get("namespaces"),
     }
-    root = {"mounts": spec.mounts, "annotations": spec.annotations, "linux": linux, "root": spec.root}
+    root = {"mounts": oci.objects(spec.mounts), "annotations": spec.annotations, "linux": linux, "root": spec.root}
     ours = _values({"env": spec.env}, {**root, "hooks": spec.hooks}, str.lower)
     c = second.in_c(data)
     for reader, reading in (("Go", _values(go["Process"], go, str)), ("C", _values(c["process"], c, str.lower))):
@@ -128,10 +131,11 @@ def config(data: bytes) -> None:
         return
     _check_spec(spec, data, go)
     spec.env = ["A=1", *list(spec.env)[1:], 'B="\\\u00e4']
-    spec.mounts = [*spec.mounts, {"destination": "/m", "type": "bind", "source": "/s", "options": ["ro"]}]
+    added: oci.Json = {"destination": "/m", "type": "bind", "source": "/s", "options": ["ro"]}
+    spec.mounts = [*spec.mounts, oci.Mount(added)]
     spec.annotations = {**spec.annotations, "n": "v"}
-    spec.devices = [*spec.devices, {"path": "/dev/x", "type": "c", "major": 1, "minor": 2}]
-    spec.device_rules = [{"allow": False, "access": "rwm"}, *spec.device_rules]
+    spec.devices = [*spec.devices, oci.Device({"path": "/dev/x", "type": "c", "major": 1, "minor": 2})]
+    spec.device_rules = [oci.DeviceRule({"allow": False, "access": "rwm"}), *spec.device_rules]
     try:
         edited = spec.render()
     except ValueError:  # 1e999, in a member that Go does not know
@@ -363,16 +367,15 @@ def _check_container(whole: dict[str, Any], payload: bytes) -> None:
     ]
     for mount in mounts:
         mount["options"] = list(mount["options"])
-    same([m["destination"] for m in mounts], ours.mounts.destinations, "destinations")
-    same(list(ours.mounts), mounts, "mounts")
-    same(
-        ours.devices, [{n: getattr(d, n) for n in ("path", "type", "major", "minor")} for d in linux.devices], "devices"
-    )
+    same([mount.path for mount in ours.mounts], [clean(m["destination"]) for m in mounts], "paths")
+    same(oci.objects(ours.mounts), mounts, "mounts")
+    devices = [{n: getattr(d, n) for n in ("path", "type", "major", "minor")} for d in linux.devices]
+    same(oci.objects(ours.devices), devices, "devices")
     rules = []
     for rule in linux.resources.devices:
         numbers = {n: getattr(rule, n).value for n in ("major", "minor") if rule.HasField(n)}
         rules.append({"allow": rule.allow, "type": rule.type or "a", "access": rule.access, **numbers})
-    same(ours.device_rules, rules, "device rules")
+    same(oci.objects(ours.device_rules), rules, "device rules")
 
 
 def checkpoint(data: bytes) -> None:
@@ -454,14 +457,16 @@ def claim_record(data: bytes) -> None:
             driver = {pick(): {"Devices": devices[: some.ConsumeIntInRange(0, 2)] or None}}
             who = {pick(): {}, pick(): {}} if some.ConsumeBool() else None
             entries.append({"ClaimName": pick(), "Namespace": pick(), "PodUIDs": who, "DriverState": driver})
-        inner = json.dumps({"kind": KIND, "apiVersion": API, "ClaimInfoStateList": entries}, ensure_ascii=False)
+        inner = json.dumps(
+            {"kind": CLAIMS_KIND, "apiVersion": CLAIMS_API, "ClaimInfoStateList": entries}, ensure_ascii=False
+        )
     go = second.read("claims", inner.encode())
     wrong = some.ConsumeProbability() > 0.9
     text = json.dumps({"Data": inner, "Checksum": zlib.crc32(inner.encode()) + wrong}).encode()
     try:
         found = claims(text, "u", "state")
     except Undecided as error:
-        expected = go is None or wrong or (go["Kind"], go["apiVersion"]) != (KIND, API)
+        expected = go is None or wrong or (go["Kind"], go["apiVersion"]) != (CLAIMS_KIND, CLAIMS_API)
         assert expected or "is not what kubelet writes" in str(error), error
         return
     assert not wrong, "a wrong checksum is accepted"

@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
-"""Starts hostile containers under an OCI runtime or a CRI engine, and looks whether what the node reserves still holds.
+"""Starts hostile containers under a runtime or an engine, and looks whether what the node reserves still holds.
 
-README.md says how to use it and what a case is. It needs Python 3.11, and for --cri grpcio-tools.
+README.md says how to use it and what a case is. It needs Python 3.11 and nothing else.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-MARKER = "HOSTILE_POD=1"
-"""In the env of every container: once its first process has it, that is no longer the runtime's own process."""
+import by_cri
+import by_docker
+import by_oci
+import results
+from base import MARKER, Broken, Refused, data, make_files
+
 PROBE = ".hostile-pod"
 """The file that every container tries to write to reserved directories."""
 GOOD = ("held", "refused", "not run")
-MEMBERS = {"name", "why", "on", "check", "start", "env", "exec", "volumes", "mounts", "devices", "capabilities"}
-MEMBERS |= {"annotations", "inside", "works", "outside", "image", "spec", "not_on_node"}
+HALVES = {"hostile": "cases.json", "innocents": "innocents.json"}
+KINDS = ("oci", "cri", "docker")
+"""The ways in which a case is started."""
+MEMBERS = {
+    *("id", "name", "severity", "from", "why", "on", "check", "start", "env", "exec", "volumes", "mounts", "devices"),
+    *("capabilities", "privileged", "annotations", "inside", "works", "outside", "image", "spec", "not_on_node"),
+}
 CHECKS = {"env", "exec", "mounts", "devices"}
-
-
-class Refused(Exception):
-    """The container was not started; with the message."""
-
-
-class Broken(Exception):
-    """The case could not be tried, or what the container has could not be seen."""
 
 
 @dataclass
@@ -48,13 +47,13 @@ class Reserved:
     devices: list[str]
 
     @classmethod
-    def read(cls, path: Path) -> Reserved:
+    def read(cls, text: str, path: str) -> Reserved:
         """Reads an expectation. Raises Broken if the node has not what it names."""
-        read = json.loads(path.read_text("utf-8"))
+        read = json.loads(text)
         found = cls(read.get("env", {}), read.get("mounts", {}), read.get("devices", []))
         for inside, source in found.mounts.items():
-            if not Path(source).is_dir() or not any(Path(source).iterdir()):
-                raise Broken(f"{path}: {source}, reserved at {inside}, is not a directory with files on this node")
+            if not Path(source).is_file() and not (Path(source).is_dir() and any(Path(source).iterdir())):
+                raise Broken(f"{path}: {source}, reserved at {inside}, is no file or directory with files on this node")
         for device in found.devices:
             try:
                 os.close(os.open(device, os.O_RDONLY | os.O_NONBLOCK))
@@ -66,7 +65,7 @@ class Reserved:
         """What the placeholders of each kind stand for: one entry for each reserved name, absent name, path, device."""
         paths, devices = [], []
         for path, source in self.mounts.items():
-            inner = next((entry.name for entry in sorted(Path(source).iterdir()) if entry.is_dir()), None)
+            inner = next((entry.name for entry in sorted(Path(source).glob("*/")) if entry.is_dir()), None)
             above = os.path.dirname(path)
             paths.append({"path": path, "base": os.path.basename(path)})
             paths[-1] |= {"below": f"{path}/{inner}"} if inner else {}
@@ -121,7 +120,7 @@ class Look:
         self.case = case
         self.environ = self._wait(seconds)
         # What the looks need must work: else a failure would count as "it cannot open the device".
-        tools = {"cat", "ls", *(command[0] for command in case.get("inside", []))}
+        tools = {"cat", "head", "ls", *(command[0] for command in case.get("inside", []))}
         script = "; ".join(["set -e", ": </proc/1/stat", f"touch /{PROBE}", *(f"command -v {one}" for one in tools)])
         status, _, errors = container.exec("sh", "-c", script)
         if status:
@@ -172,20 +171,30 @@ class Look:
     def _mounts(self) -> list[str]:
         found = []
         for path, source in self.reserved.mounts.items():
+            writes = ["touch", f"{path}/{PROBE}"]
+            if os.path.isfile(source):
+                writes = ["sh", "-c", f": >>{path}"]
+                if not self._same(path, Path(source)):
+                    found.append(f"{path} is not the node's")
             for directory, inner, files in os.walk(source):
                 inside = path + directory[len(source) :]
                 _, output, _ = self.container.exec("ls", "-A", inside)
                 foreign = set(output.decode(errors="replace").split("\n")) - {""} ^ {*inner, *files} - {PROBE}
                 found += [f"{inside} differs from the node's: {', '.join(sorted(foreign))}"] if foreign else []
                 for name in files:
-                    if (
-                        foreign
-                        or self.container.exec("cat", f"{inside}/{name}")[1] != Path(directory, name).read_bytes()
-                    ):
+                    if foreign or not self._same(f"{inside}/{name}", Path(directory, name)):
                         found.append(f"{inside}/{name} is not the node's")
-            if not found and self.container.exec("touch", f"{path}/{PROBE}")[0] == 0:
+            if not found and self.container.exec(*writes)[0] == 0:
                 found.append(f"{path} can be written")
         return found
+
+    def _same(self, path: str, source: Path) -> bool:
+        """Whether a file has the node's content. It may be /dev/zero without an end, or a silent terminal."""
+        content = source.read_bytes()
+        try:
+            return bool(self.container.exec("head", "-c", str(len(content) + 1), path)[1] == content)
+        except Broken:
+            return False
 
     def _devices(self) -> list[str]:
         opens = [device for device in self.reserved.devices if not self.container.exec("sh", "-c", f": <{device}")[0]]
@@ -194,19 +203,6 @@ class Look:
 
 def _split(environ: bytes) -> list[str]:
     return environ.decode(errors="surrogateescape").removesuffix("\0").split("\0")
-
-
-def make_files(directory: Path, files: dict[str, Any]) -> None:
-    """Makes files of a volume or an image: path -> content, or {"link": target}, instead of what was there."""
-    for name, content in files.items():
-        path = directory / name.lstrip("/")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, dict):
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            path.symlink_to(content["link"])
-        else:
-            path.write_text(content, "utf-8")
 
 
 def run_variant(
@@ -232,7 +228,7 @@ def run_variant(
         outcome = "FAILED" if reasons else "held"
     written = [name for name in case.get("not_on_node", []) if (scratch / "volumes" / name).exists()]
     changed = sorted(path for path, _ in before.items() ^ reserved.on_node().items())
-    for source in reserved.mounts.values():
+    for source in filter(os.path.isdir, reserved.mounts.values()):
         Path(source, PROBE).unlink(missing_ok=True)
     if written or changed:
         return "FAILED", [*reasons, *(f"it made a file on the node: {name}" for name in written),
@@ -241,15 +237,17 @@ def run_variant(
 
 
 def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path, seconds: float) -> dict[str, Any]:
-    """Tries every variant of a case. Returns its row: name, result, reasons, why."""
-    row = {"name": case["name"], "why": case["why"]}
-    if engine.kind not in case.get("on", ("oci", "cri")):
+    """Tries every variant of a case. Returns its row: id, name, severity, from, why, result, reasons."""
+    row = {word: case.get(word, "") for word in ("id", "name", "severity", "from", "why")}
+    if engine.kind not in case.get("on", KINDS):
         return row | {"result": "not run", "reasons": [f"not for {engine.kind}"]}
     outcomes: set[str] = set()
     reasons: list[str] = []
     scratch = top / "case"
-    for variant in reserved.variants(case, {"volumes": str(scratch / "volumes")}):
+    for variant in reserved.variants(case, {"volumes": str(scratch / "volumes"), "unique": top.name}):
         shutil.rmtree(scratch, ignore_errors=True)
+        # An agent's hostPaths that this node has.
+        variant["mounts"] = [m for m in variant.get("mounts", []) if not m.get("optional") or Path(m["host"]).exists()]
         for name, files in variant.get("volumes", {}).items():
             (scratch / "volumes" / name).mkdir(parents=True)
             make_files(scratch / "volumes" / name, files)
@@ -261,9 +259,9 @@ def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path, s
     return row | {"result": result, "reasons": reasons or ([] if outcomes else ["nothing of the kind is reserved"])}
 
 
-def read_cases(path: Path) -> list[dict[str, Any]]:
-    """The cases of a file. Raises ValueError for one that would test less than its author meant, OSError."""
-    read = json.loads(path.read_text("utf-8"))
+def read_cases(text: str) -> list[dict[str, Any]]:
+    """The cases of a file. Raises ValueError for one that would test less than its author meant."""
+    read = json.loads(text)
     if not isinstance(read, list) or not all(isinstance(case, dict) for case in read):
         raise ValueError("not a list of objects")
     for case in read:
@@ -271,7 +269,7 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
         for word in ("name", "why", "check"):
             if word not in case:
                 raise ValueError(f"case {name}: it has no {word}")
-        if unknown := {*case} - MEMBERS or {*case["check"]} - CHECKS:
+        if unknown := {*case} - MEMBERS or {*case["check"]} - CHECKS or {*case.get("on", ())} - {*KINDS}:
             raise ValueError(f"case {name}: unknown: {', '.join(sorted(unknown))}")
     return read
 
@@ -279,87 +277,97 @@ def read_cases(path: Path) -> list[dict[str, Any]]:
 def choose(parser: argparse.ArgumentParser, given: argparse.Namespace) -> list[dict[str, Any]]:
     """The cases that the command line asks for."""
     cases: list[dict[str, Any]] = []
-    for path in given.cases:
-        try:
-            cases += read_cases(path)
-        except (OSError, ValueError) as error:
-            parser.error(f"{path}: {error}")
-    unknown = set(given.case) - {case["name"] for case in cases}
+    try:
+        for path in given.cases or ():
+            cases += read_cases(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        parser.error(f"{path}: {error}")
+    for half, name in () if given.cases else HALVES.items():
+        cases += read_cases(data(name)) if given.half in (None, half) else []
+    unknown = set(given.case) - {word for case in cases for word in (case["name"], case.get("id"))}
     if unknown:
         parser.error(f"no such case: {', '.join(sorted(unknown))}; --list prints all")
-    return [case for case in cases if not given.case or case["name"] in given.case]
+    return [case for case in cases if not given.case or given.case & {case["name"], case.get("id")}]
 
 
-def show(rows: list[dict[str, Any]], as_json: bool) -> None:
-    """Prints the results."""
-    if as_json:
-        print(json.dumps({"cases": rows}, indent=2))
-        return
-    width = max(len(row["name"]) for row in rows)
-    print(f"{'CASE':{width}}  {'RESULT':8} REASON")
-    for row in rows:
-        more = f" (and {len(row['reasons']) - 1} more)" if len(row["reasons"]) > 1 else ""
-        text = _printable("".join(row["reasons"][:1]))[:200] + more
-        print(f"{row['name']:{width}}  {row['result']:8} {text}".rstrip())
-    counts = {result: sum(row["result"] == result for row in rows) for result in (*GOOD, "FAILED", "error")}
-    print("\n" + ", ".join(f"{number} {result}" for result, number in counts.items()))
+def usual(made: list[Path]) -> str:
+    """The default expectation, less devices that this node lacks. Makes the sources that it lacks; `made` gets them."""
+    expected = json.loads(data("expect.json"))
+    for source in map(Path, expected["mounts"].values()):
+        missing = [above for above in (*reversed(source.parents), source) if not above.exists()]
+        if missing:
+            file = source if source.suffix else source / "certs/reserved.crt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("by the node\n")
+            made += missing[:1]
+    return json.dumps(expected | {"devices": [path for path in expected["devices"] if os.path.exists(path)]})
 
 
-def _printable(text: str) -> str:
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
+def engine_of(given: argparse.Namespace) -> Any:
+    """What the command line says to start containers with. Raises Broken."""
+    if given.runtime:
+        return by_oci.Runtime(given.runtime, given.busybox)
+    if given.docker:
+        return by_docker.Docker(given.docker, given.busybox, given.handler)
+    return by_cri.Engine(given.cri, given.image, given.handler, given.namespace, given.cgroup_parent)
 
 
 def main() -> int:
     """Exit status: 0 everything held, 1 a case failed, 2 a case or the suite could not be run."""
-    parser = argparse.ArgumentParser(prog="hostile-pod", description=__doc__)
+    parser = argparse.ArgumentParser(prog="hostile-pod", description=__doc__.partition("\n")[0])
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--runtime", metavar="PATH", help="an OCI runtime, or a wrapper of one")
     what.add_argument(
         "--cri", metavar="SOCKET", help="the CRI socket of an engine, such as /run/containerd/containerd.sock"
     )
+    what.add_argument("--docker", metavar="COMMAND", help="docker, or podman, with options if it needs some")
     what.add_argument("--list", action="store_true", help="print the cases and why they matter; run nothing")
-    parser.add_argument("--case", metavar="NAME", action="append", default=[], help="run this case alone; repeatable")
-    parser.add_argument("--cases", metavar="FILE", type=Path, action="append", help="cases (default: cases.json)")
-    parser.add_argument("--expect", metavar="FILE", type=Path, default=HERE / "expect.json", help="what is reserved")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--case", metavar="NAME", action="append", default=[], help="run this case alone, by name or id; repeatable"
+    )
+    parser.add_argument("--cases", metavar="FILE", action="append", help="cases in place of the suite's own")
+    parser.add_argument("--half", choices=HALVES, help="only the hostile, or only the agents that many nodes run")
+    parser.add_argument("--expect", metavar="FILE", help="what is reserved (default: README.md)")
+    parser.add_argument(
+        "-o", "--output", choices=("table", "json", "junit", "tap"), default="table", help="default: table"
+    )
     parser.add_argument("--scratch", metavar="DIR", default="/var/lib", help="where volumes and bundles are made")
     parser.add_argument(
         "--seconds", metavar="N", type=float, default=30, help="how long a container's program may take to start"
     )
-    parser.add_argument("--busybox", metavar="PATH", default="/bin/busybox", help="--runtime: a static busybox")
-    parser.add_argument("--image", default="docker.io/library/busybox:latest", help="--cri: an image that the node has")
-    parser.add_argument("--handler", default="", help="--cri: the runtime handler")
+    parser.add_argument(
+        "--busybox", metavar="PATH", default="/bin/busybox", help="used in place of this node's sh, cat, ls, …"
+    )
+    parser.add_argument(
+        "--image", default="docker.io/library/busybox:latest", help="--cri: pulled if the node lacks it"
+    )
+    parser.add_argument("--handler", default="", help="the runtime handler of --cri, or the runtime of --docker")
     parser.add_argument("--namespace", default="hostile-pod", help="--cri: the namespace of the pods")
     parser.add_argument("--cgroup-parent", default="", help="--cri: the cgroup of the pods")
     given = parser.parse_args()
-    given.cases = given.cases or [HERE / "cases.json"]
+    given.case = {*given.case}
     cases = choose(parser, given)
     if given.list:
-        print("\n".join(f"{case['name']}: {case['why']}" for case in cases))
+        print("\n".join(f"{case.get('id', '')} {case['name']}: {case['why']}".lstrip() for case in cases))
         return 0
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the containers are removed
-    top = Path(tempfile.mkdtemp(prefix="hostile-pod-", dir=given.scratch))
+    engine = None
+    made: list[Path] = []
     try:
-        reserved = Reserved.read(given.expect)
-        if given.runtime:
-            import oci  # only what is asked for: cri needs packages that a plain Python lacks
-
-            engine: Any = oci.Runtime(given.runtime, given.busybox)
-        else:
-            import cri
-
-            engine = cri.Engine(given.cri, given.image, given.handler, given.namespace, given.cgroup_parent)
+        top = Path(tempfile.mkdtemp(prefix="hostile-pod-", dir=given.scratch))
+        made = [top]
+        expect = Path(given.expect).read_text("utf-8") if given.expect else usual(made)
+        reserved = Reserved.read(expect, given.expect or "expect.json")
+        engine = engine_of(given)
         rows = [run_case(engine, reserved, case, top, given.seconds) for case in cases]
-    except (Broken, OSError, ImportError) as error:
+    except (Broken, OSError) as error:
         print(f"hostile-pod: {error}", file=sys.stderr)
         return 2
     finally:
-        shutil.rmtree(top, ignore_errors=True)
-    show(rows, given.json)
-    results = {row["result"] for row in rows}
-    return 2 if "error" in results or results == {"not run"} else int("FAILED" in results)
-
-
-if __name__ == "__main__":
-    sys.modules["hostile_pod"] = sys.modules["__main__"]  # oci and cri import from it
-    sys.exit(main())
+        if engine is not None:
+            engine.close()
+        for path in made:
+            shutil.rmtree(path, ignore_errors=True)
+    print(results.FORMATS[given.output](rows))
+    found = {row["result"] for row in rows}
+    return 2 if "error" in found or found == {"not run"} else int("FAILED" in found)

@@ -228,6 +228,8 @@ class Bundle:
             linux["namespaces"] += [{"type": "user"}, {"type": "network"}]
             mapping = [{"containerID": 0, "hostID": MAPPED, "size": 65536}]
             linux["uidMappings"], linux["gidMappings"] = mapping, mapping
+        if features(case, "unmasked"):  # securityContext.procMount: Unmasked
+            linux["maskedPaths"], linux["readonlyPaths"] = [], []
         if features(case, "privileged"):
             process["capabilities"] = {
                 kind: [*CAPABILITIES, "CAP_SYS_PTRACE", "CAP_SYS_ADMIN"]
@@ -263,6 +265,7 @@ class Bundle:
         spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/{prefix}{number}"
         kind, namespace = engine.get("type", "container"), engine.get("namespace", "team-a")
         if engine["name"] == "containerd":
+            spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/kubepods/besteffort/pod{UID}/{self.name}"
             prefix = "io.kubernetes.cri."
             notes.update(
                 {
@@ -307,6 +310,8 @@ class Bundle:
                     "options": ["rbind", "rprivate"],
                 }
             )
+        for _ in features(self.case, "outside"):  # containerd's path for a container of no pod
+            spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/k8s.io/{self.name}"
         for _ in features(self.case, "cgroup-parent"):
             spec["linux"]["cgroupsPath"] = f"/kubepods/podreality-{run}/{self.name}"
 

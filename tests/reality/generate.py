@@ -103,3 +103,13 @@ class _Maker(Ways):
             self.add("exec", how=self.pick("file", "pipe", "--env", "-e"), env=["B=2"])
             if self.chance(0.3):
                 self.naming()
+        self._of_user_namespaces()
+
+    def _of_user_namespaces(self) -> None:
+        """What a pod can ask for with `hostUsers: false` alone, and what containerd 2.0 then did (CVE-2025-47291)."""
+        is_containerd = self.case["engine"]["name"] == "containerd"
+        kinds = [kind for kind in ("unmasked", "outside") if self.chance(0.05) and (is_containerd or kind != "outside")]
+        if kinds and not any(one["kind"] in ("userns", "sysadmin", "privileged") for one in self.features):
+            self.add("userns")
+        for kind in kinds if any(one["kind"] == "userns" for one in self.features) else ():
+            self.add(kind)

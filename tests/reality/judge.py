@@ -179,7 +179,7 @@ class AuditedRules:
     def _costs(self, outcome: Outcome, adapter: str, name: str) -> list[Violation]:
         if outcome.cpu < MOST_CPU and outcome.peak < MOST_PEAK:
             return []
-        # runc itself takes long to take a container away that a hook refuses; the wrapper and precreate add one
+        # runc itself takes long to take a container away that a hook refuses; the wrapper adds one
         path = "/bin/true" if outcome.started else "/bin/false"
         has = adapter in ("hook", "both") or (not outcome.started and " hook" in outcome.output)
         hook = {"path": path, "args": [path], "env": ["PATH=/bin"]} if has else None

@@ -21,18 +21,13 @@ from reality.node import GPUS, REASSERT, Done, Node
 from reality.reading import Case, Feature, features, read
 from reality.warm import Record
 
-ADAPTERS = ("runtime", "hook", "both", "precreate")
+ADAPTERS = ("runtime", "hook", "both")
 
 BARE = "none"
 """The real runtime without us."""
 
 PATIENCE = 20
 """Seconds for a runtime's init to become the container's program, on a busy machine."""
-
-
-def calls(case: Case, adapter: str) -> bool:
-    """Whether the case's engine would call an adapter: precreate is podman's, and gets no bundle that shows another."""
-    return adapter != "precreate" or case["engine"]["name"] in ("podman", "none")
 
 
 @dataclass
@@ -196,13 +191,6 @@ class Start:
             wanted = reserved.env if reserved.enforced else {}
             bundle.spec["process"]["env"] += [f"{name}={value}" for name, value in wanted.items() if value is not None]
         bundle.write(self._hook() if self.adapter in ("hook", "both") else hook)
-        if self.adapter == "precreate":
-            in_bundle = ["sh", "-c", 'cd "$0" && exec "$@"', str(bundle.path)]  # nsenter goes to /
-            done = self.node.run([*in_bundle, *self.hook, "precreate"], self.runtime, stdin=bundle.config)
-            self.record.add(f"precreate, status {done.status}", done.output)
-            if done.status:
-                return done
-            bundle.config.write_text(done.output)
         pid_file = bundle.directory / "pid"
         arguments = ["create", "--bundle", str(bundle.path), "--pid-file", str(pid_file)]
         if features(self.case, "tty"):

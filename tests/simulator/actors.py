@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 from invariants import EVENTS, LOG_LIMIT, PAUSE, POLICY, Rules, Start, Watch
@@ -191,10 +192,12 @@ class Node:
         self._kubelet = Lock(w)
         self.directory = tempfile.TemporaryDirectory(prefix="simulator-")
         given = {
-            "hook.core.linux.look": {
-                "look": self._look,
-                "look_at_node_paths": lambda *_: ([], []),
-                "look_at_processes": lambda *_: [],
+            "hook.core.linux.look": {"look": self._look, "look_at_processes": lambda *_, **__: []},
+            "hook.core.linux.look_node_paths": {
+                "Known": dict,
+                "look_at_node_paths": lambda *_, **__: SimpleNamespace(
+                    denials=[], audited=[], node_paths=[], read_only=[]
+                ),
             },
             "hook.core.linux.mountns": {
                 **{name: lambda *_: None for name in ("own_directories", "few_arenas", "trim_memory")},
@@ -205,8 +208,10 @@ class Node:
                 "mount_tmpfs": self._mount_tmpfs,
                 "unmount": self._unmount,
             },
-            "hook.core.linux.early": {"astray": lambda *_: []},
-            **{f"hook.core.linux.{name}": {} for name in ("idmap", "lookdevices", "place")},
+            "hook.entry.mount_points": {"missing": lambda *_: []},  # nothing here is built
+            "hook.core.linux.early": {"astray": lambda *_, **__: []},
+            "hook.core.linux.foresee": {"foresee": lambda done, *_, **__: done},
+            **{f"hook.core.linux.{name}": {} for name in ("gvisor", "idmap", "lookdevices", "place")},
         }
         self.packages = {version: Package(w, tree, version, given) for version in self.versions}
         fronts = {v: Front(w, self.calls, tree, v, Path(self.directory.name)) for v in self.versions}
@@ -221,7 +226,7 @@ class Node:
         w.on_interrupt, w.on_short_write, w.on_change = self._interrupt, self.watch.short_write, self.watch.changed
         w.on_log_closed = self.watch.closed
         for package in self.packages.values():
-            for name in ("agent.service", "entry.preload", "entry.runtime", "entry.hook", "entry.compile"):
+            for name in ("agent.service", "entry.runtime", "entry.hook", "compile.command"):
                 package.load(f"hook.{name}")
         everybody = [self._engine] * 2 + [self._administrator, self._systemd, self._stranger, self._sky]
         for act in everybody:
@@ -290,8 +295,9 @@ class Node:
             raise
 
     def _compile(self, process: Process) -> int:
-        parser = argparse.ArgumentParser()
-        self.packages[self.version].load("hook.entry.compile").add_only_compile(parser)
+        package = self.packages[self.version]
+        parser = package.load("hook.resident.parser").Parser()
+        package.load("hook.compile.command").add_only_compile(parser)
         options = parser.parse_args(process.argv[process.argv.index("compile") :])
         try:
             return int(options.run(options))
@@ -302,7 +308,7 @@ class Node:
         process.is_agent, process.is_ours, self.watch.agent = True, True, process
         chosen = argparse.Namespace(socket=SOCKET, policy=POLICY, store=STORE, events=EVENTS)
         package = self.packages[process.argv[1]]
-        metrics = package.load("hook.core.metrics").NoMetrics
+        metrics = package.load("hook.resident.metrics").NoMetrics
         return int(package.load("hook.agent.service").main(chosen, metrics, None))
 
     def _runtime(self, process: Process) -> int:
@@ -351,13 +357,13 @@ class Node:
     # The kernel's mounts, by which a look places what is missing.
 
     def _look(
-        self, pid: int, rootfs: str, reserved: Any, spec: Any, before: Any, waits: Any
+        self, pid: int, rootfs: str, reserved: Any, spec: Any, before_mounting: Any, still_waits: Any, table: Any
     ) -> tuple[list[Any], list[Any]]:
         start = self.by_pid[pid]
-        waits()
+        still_waits()
         missing = [edit for edit in reserved if edit.mount and start.table.get(edit.name, [])[-1:] != [edit.source()]]
         if missing:
-            before()
+            before_mounting()
         for edit in missing:
             for _ in range(4):  # open_tree(2), mount_setattr(2), openat2(2), move_mount(2)
                 self.world.step()
@@ -513,7 +519,7 @@ class Node:
                     self.version = "2" if self.version == "1" else "1"
                     self._install(self.version)
                     w.sleep(int(chance.random() * SECOND))
-                    self.watch.fault("agent")  # docs/agent.md: it may end between a correction and its event
+                    self.watch.fault("agent")  # docs/internals/agent.md: it may end between a correction and its event
                     agent.signal = signal.SIGTERM
                     for actor in agent.actors[:1]:
                         w.wake(actor)

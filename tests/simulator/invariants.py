@@ -1,4 +1,4 @@
-"""What must hold in the simulated node, by docs/policy.md and docs/agent.md, and the policies and containers to try.
+"""What must hold in the simulated node, by policy.md and internals/agent.md, and the policies and containers to try.
 
 `Rules.wants` is the oracle. It is written from the documentation and shares nothing with hook/.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 POLICY = "/etc/reassert/policy.yaml"
 EVENTS, LOST = "/var/log/reassert/events.jsonl", "/run/reassert/lost-events"
-COMPILED = "/var/lib/reassert/etc-reassert-policy.yaml.json"
+COMPILED = "/var/lib/reassert/etc-reassert-policy.yaml.10.json"
 LOG_LIMIT = 1 << 20
 VALUE, ABSENT, GPU = "COMPANY_VALUE", "FORBIDDEN", "NVIDIA_VISIBLE_DEVICES"
 MOUNT, SOURCE, SCRATCH = "/etc/ssl", "/etc/company", "/scratch"
@@ -338,7 +338,7 @@ class Watch:
         start.table.setdefault(path, []).append(source)
         if self._world.current.process.is_agent:
             raise self._wrong(
-                start, f"a late mount is possible: the agent mounted {path} (docs/agent.md: it never mounts)"
+                start, f"a late mount is possible: the agent mounted {path} (docs/internals/agent.md: it never mounts)"
             )
         if start.phase != "hooks":
             raise self._wrong(start, f"a late mount: {path} was mounted when the container's hooks had ended")
@@ -400,7 +400,7 @@ class Watch:
         if any(self._may_start(start, rules, policies, self._is_logged(start)) for rules in policies):
             return
         if any(self._may_start(start, rules, policies, is_logged=True) for rules in policies):
-            start.unlogged = policies  # docs/agent.md: the event of a late agent may follow the start
+            start.unlogged = policies  # docs/internals/agent.md: the event of a late agent may follow the start
             return
         raise self._wrong_start(start, policies, events)
 
@@ -413,7 +413,7 @@ class Watch:
 
     def _is_logged(self, start: Start) -> bool:
         """Whether it has an event, or lost it as the documents allow: for a full disk, which is counted, or too few
-        descriptors, because the agent ended (docs/agent.md, "What happens if the agent dies"), or because its own
+        descriptors, because the agent ended (internals/agent.md, "What happens if the agent dies"), or because its own
         process was killed."""
         is_counted = "full" in start.faults and self._lost() > start.lost
         return bool(self._events_of(start)) or is_counted or bool(start.faults & {"descriptors", "agent", "kill"})
@@ -479,7 +479,8 @@ class Watch:
     def _check_events(self, start: Start) -> None:
         """What the events say is so: whose they are, by which policy, and what each edit did; and they say all.
 
-        Not where the policy was changed meanwhile: the draft of a late agent's event is then replaced (docs/agent.md).
+        Not where the policy was changed meanwhile: the draft of a late agent's event is then
+        replaced (internals/agent.md).
         """
         if start.is_odd:
             return

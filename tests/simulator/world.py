@@ -89,7 +89,7 @@ class Node(Waitable):
         else:
             self.ino = heapq.heappop(world.free_inodes)
         self.mode, self.device = mode, device
-        self.opened, self.is_named = 0, True
+        self.opened, self.is_named, self.links = 0, True, 1
         self.data = bytearray()
         self.entries: dict[str, Node] = {}
         self.target = ""
@@ -778,9 +778,9 @@ class SystemCalls:
             return os.stat_result((stat.S_IFDIR | 0o555, 1, 3, 1, 0, 0, 0, 0, 0, 0))
         return self._status(w.node(full))
 
-    def lstat(self, path: Any) -> os.stat_result:
+    def lstat(self, path: Any, *, dir_fd: int | None = None) -> os.stat_result:
         self.w.step()
-        return self._status(self.w.node(self.w.absolute(path), follow=False))
+        return self._status(self.w.node(self.w.absolute(path, dir_fd), follow=False))
 
     def fstat(self, fd: int) -> os.stat_result:
         self.w.step()
@@ -848,19 +848,33 @@ class SystemCalls:
         if node.entries or node.covered:
             raise failure(errno.EBUSY if node.covered else errno.ENOTEMPTY, path)
         del above.entries[name]
-        w.forget(node)
+        node.links -= 1
+        if not node.links:
+            w.forget(node)
         w.changed(above)
+
+    def link(self, old: Any, new: Any) -> None:
+        w = self.w
+        w.step()
+        node = w.node(w.absolute(old), follow=False)
+        to, name, other = w.find(w.absolute(new), follow=False)
+        if other is not None:
+            raise failure(errno.EEXIST, new)
+        to.entries[name] = node
+        node.links += 1
+        node.changed = w.file_time()
+        w.changed(to)
 
     def symlink(self, target: str, path: str) -> None:
         self._make(path, stat.S_IFLNK | 0o777).target = target
 
-    def rename(self, old: Any, new: Any) -> None:
+    def rename(self, old: Any, new: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
         w = self.w
         w.step()
-        above, name, node = w.find(w.absolute(old), follow=False)
+        above, name, node = w.find(w.absolute(old, src_dir_fd), follow=False)
         if node is None:
             raise failure(errno.ENOENT, old)
-        to, other, replaced = w.find(w.absolute(new), follow=False)
+        to, other, replaced = w.find(w.absolute(new, dst_dir_fd), follow=False)
         del above.entries[name]
         to.entries[other] = node
         if replaced is not None:
@@ -895,6 +909,12 @@ class SystemCalls:
     def getcwd(self) -> str:
         self.w.step()
         return self.w.current.cwd
+
+    def urandom(self, size: int) -> bytes:
+        return self.w.chance.randbytes(size)
+
+    def uname(self) -> os.uname_result:
+        return os.uname_result(("Linux", "node", "6.1.0", "#1", "x86_64"))
 
     def getpid(self) -> int:
         return self.w.current.process.pid

@@ -8,6 +8,7 @@ from typing import Any
 
 from hook.core.container.identity import Identity
 from hook.core.container.spec import Spec
+from hook.core.decide import Adapter
 from hook.core.facts import Container
 from hook.core.facts.gather import gather
 from hook.core.plan import Plan, plan
@@ -37,7 +38,7 @@ class Node:
     def decide(self, spec: Spec, identity: Identity = POD) -> Plan:
         """What would be done about a container."""
         matches = select(self.policy, identity)
-        facts = gather(self.policy, identity, matches)
+        facts = gather(Adapter(), self.policy, identity, matches)
         if facts.devices is not None:
             facts.devices.add_sources(spec.mounts)
         container = Container(identity, spec, facts)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from hook.resident import oplog
 from unit.ownmachine import Machine, own_machine
 
 
@@ -26,6 +29,14 @@ def threads_end() -> Iterator[None]:
             if thread.is_alive():  # else another thread is just starting it, and it cannot be joined yet
                 thread.join(max(0.0, deadline - time.monotonic()))
         assert time.monotonic() < deadline, f"the threads {[thread.name for thread in left]} outlive the test"
+
+
+@pytest.fixture
+def oplog_lines(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[], list[dict[str, Any]]]]:
+    """An operation log; the function returns its new lines."""
+    oplog.configure(oplog.JSON, "debug", False)
+    yield lambda: [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    oplog.close()
 
 
 @pytest.fixture

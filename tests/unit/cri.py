@@ -1,4 +1,4 @@
-"""A CRI server of another implementation (grpclib), which knows one pod and its containers."""
+"""A CRI server of another implementation (grpclib), which knows one pod."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SANDBOX = CONTAINERD["io.kubernetes.cri.sandbox-id"]
 
 
 class Engine:
-    """A CRI server that a store names. `labels`, `annotations`: of its only pod and container. `uid`: the pod's.
+    """A CRI server that a store names. `labels`: of its only pod. `uid`: the pod's.
 
     `asked`: the ids that it was asked about.
     """
@@ -30,7 +30,6 @@ class Engine:
         self.store = store
         self.socket = store / "cri.sock"
         self.labels = {"tier": "web", "io.kubernetes.pod.name": "p"}
-        self.annotations = {"io.kubernetes.container.type": "init"}
         self.uid = UID
         self.asked: list[str] = []
         (self.store / "cri").mkdir(parents=True, exist_ok=True)
@@ -47,7 +46,7 @@ class Engine:
         service = "/runtime.v1.RuntimeService"
         return {
             f"{service}/{name}": Handler(function, one, MESSAGES[f"{name}Request"], MESSAGES[f"{name}Response"])
-            for name, function in (("PodSandboxStatus", self._pod), ("ContainerStatus", self._container))
+            for name, function in (("PodSandboxStatus", self._pod),)
         }
 
     async def _pod(self, stream: Any) -> None:
@@ -59,14 +58,6 @@ class Engine:
         answer.status.metadata.uid = self.uid
         answer.status.metadata.namespace = NAMESPACE
         answer.status.labels.update(self.labels)
-        await stream.send_message(answer)
-
-    async def _container(self, stream: Any) -> None:
-        request = await stream.recv_message()
-        self.asked.append(request.container_id)
-        answer = MESSAGES["ContainerStatusResponse"]()
-        answer.status.labels.update({"io.kubernetes.pod.uid": self.uid, "io.kubernetes.pod.namespace": NAMESPACE})
-        answer.status.annotations.update(self.annotations)
         await stream.send_message(answer)
 
     def _run(self, ready: threading.Event) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from hook.core.container.allocation import checkpoint_path
+from hook.core.container.allocation import checkpoint_below
 
 _STRING, _BOOL, _MESSAGE = 9, 8, 11
 _MESSAGES: dict[str, list[tuple[str, int, Any]]] = {
@@ -74,7 +74,7 @@ def checkpoint(*entries: dict[str, Any]) -> bytes:
 
 def write_checkpoint(kubelet_root: Path, *entries: dict[str, Any]) -> Path:
     """Write it to kubelet's path, atomically and with mode 0600 as kubelet does."""
-    path = Path(checkpoint_path(str(kubelet_root)))
+    path = Path(checkpoint_below(f"{kubelet_root}/device-plugins"))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(".kubelet_internal_checkpoint123")
     temporary.touch(0o600)

@@ -36,13 +36,14 @@ _KEPT = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "
 
 _SYSTEMCTL = """\
 #!/bin/sh
-# Units are files in /run/units: NAME is the pid of one that runs; NAME.known, NAME.masked, NAME.fails are others.
+# Units are files in /run/units: NAME is the pid of one that runs; NAME.known, .masked, .failed, .fails are others.
 echo "$*" >> /run/systemctl.log
 if [ "$1" = show ]; then
   shift 2
   for unit; do
     active=inactive; pid=0; load=not-found
     if [ -e "/run/units/$unit" ]; then active=active; load=loaded; read -r pid < "/run/units/$unit"; fi
+    [ ! -e "/run/units/$unit.failed" ] || active=failed
     [ ! -e "/run/units/$unit.known" ] || load=loaded
     [ ! -e "/run/units/$unit.masked" ] || load=masked
     printf 'ActiveState=%s\nMainPID=%s\nLoadState=%s\n\n' "$active" "$pid" "$load"
@@ -107,19 +108,20 @@ class Machine:
         self.program(
             "crio",
             f'case "$*" in *--version) echo crio version 1.31.0 ;; *--default) cat {default} ;;\n'
-            "*) cat /etc/crio/crio.conf.d/99-reassert.conf 2> /dev/null || : ;; esac",
+            "*) cat /etc/crio/crio.conf.d/*.conf 2> /dev/null || : ;; esac",
         )
 
     @contextmanager
     def crio_daemon(self) -> Iterator[Callable[[], None]]:
         """CRI-O's socket, which answers /config with the files as they were when the given function was called last."""
         fixture = Path(__file__).resolve().parents[1] / "fixtures/crio/default.toml"
-        drop_in = Path("/etc/crio/crio.conf.d/99-reassert.conf")
         loaded = [b""]
 
         def load() -> None:
             values: dict[str, Any] = tomllib.loads(fixture.read_text())
-            for name, said in (tomllib.loads(drop_in.read_text())["crio"] if drop_in.exists() else {}).items():
+            paths = sorted(Path("/etc/crio/crio.conf.d").glob("*.conf"))
+            drop_ins = [tomllib.loads(path.read_text()) for path in paths]
+            for name, said in [table for each in drop_ins for table in each["crio"].items()]:
                 runtimes = {**values["crio"][name].get("runtimes", {}), **said.pop("runtimes", {})}
                 values["crio"][name].update({**said, "runtimes": runtimes} if runtimes else said)
             loaded[0] = tomlkit.dumps(values).encode()

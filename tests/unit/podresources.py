@@ -14,13 +14,13 @@ from typing import Any
 
 import grpc
 
-from hook.core.base.protobuf import load
+from hook.resident.protobuf import load
 from unit.support import FIXTURES
 
 MESSAGES = load(Path(__file__).with_name("podresources.proto"))
 RECORDED: dict[str, dict[str, Any]] = json.loads((FIXTURES / "kubelet/k1.36-dra/podresources.json").read_text())
-"""By POD.CONTAINER.ATTEMPT of a real kubelet: `get`, its answer while the container was created; `cdi`, the CDI devices
-that it asked CRI for."""
+"""By POD.CONTAINER.ATTEMPT of a real kubelet: `get`, and of some `list`, its answers while the container was created;
+`cdi`, the CDI devices that it asked CRI for."""
 
 
 def recorded(name: str) -> bytes:
@@ -40,12 +40,27 @@ def answer(namespace: str, pod: str, containers: dict[str, list[str]]) -> bytes:
     return bytes(found.SerializeToString())
 
 
+def listing(*answers: bytes) -> bytes:
+    """An answer of List with the pods of these answers of Get."""
+    found = MESSAGES["ListPodResourcesResponse"]()
+    for each in answers:
+        found.pod_resources.append(MESSAGES["GetPodResourcesResponse"].FromString(each).pod_resources)
+    return bytes(found.SerializeToString())
+
+
 class PodResources(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
-    """The socket below kubelet's root. `answers`: by pod. `asked`: the pods, in order."""
+    """The socket below kubelet's root. `answers`: of Get, by pod. `asked`: the pods, in order.
+
+    `listed`: the answer of List, which this kubelet does not know if it is None. `lists`: how often it was called.
+    `has_get`: whether the feature gate KubeletPodResourcesGet is on.
+    """
 
     def __init__(self, root: Path, *answers: bytes) -> None:
         self.answers: dict[str, bytes] = {}
         self.asked: list[str] = []
+        self.listed: bytes | None = None
+        self.lists = 0
+        self.has_get = True
         self.socket = root / "pod-resources/kubelet.sock"
         self.socket.parent.mkdir(parents=True, exist_ok=True)
         for each in answers:
@@ -63,12 +78,21 @@ class PodResources(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no
 
     def service(self, details: Any) -> Any:
         """The method that is called, as grpc asks."""
+        if details.method.endswith("Lister/List") and self.listed is not None:
+            return grpc.unary_unary_rpc_method_handler(self._list)
         return grpc.unary_unary_rpc_method_handler(self._get) if details.method.endswith("Lister/Get") else None
+
+    def _list(self, request: bytes, context: Any) -> bytes:
+        self.lists += 1
+        assert self.listed is not None
+        return self.listed
 
     def _get(self, request: bytes, context: Any) -> bytes:
         asked = MESSAGES["GetPodResourcesRequest"].FromString(request)
         pod = f"{asked.pod_namespace}/{asked.pod_name}"
         self.asked.append(pod)
+        if not self.has_get:
+            context.abort(grpc.StatusCode.UNKNOWN, "PodResources API Get method disabled")
         if pod not in self.answers:
             context.abort(grpc.StatusCode.UNKNOWN, f"pod {asked.pod_name} in namespace {asked.pod_namespace} not found")
         return self.answers[pod]

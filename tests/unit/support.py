@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from typing import Any
 from hypothesis import settings
 
 from hook.cli import main
+from hook.compile.compiler import Compiled, compile_bytes
+from hook.compile.source import PolicyInvalid, Problem
 from hook.core.container.identity import Identity
 from hook.core.container.spec import Spec
 from hook.core.container.start import Start
-from hook.core.decide import Case
+from hook.core.decide import Adapter, Case
 from hook.core.facts import Container, Facts
-from hook.core.policy.compiler import Compiled, compile_bytes
 from hook.core.policy.model import Policy, Rule
-from hook.core.policy.source import PolicyInvalid, Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
@@ -40,7 +40,17 @@ CONTAINERD = {
 SYSTEMD_CGROUP = "kubepods-burstable-pod1_2_3.slice:cri-containerd:0a1b"
 """What containerd's cgroup is where systemd makes it; it shows that containerd wrote a spec."""
 
-POD = Identity("containerd", True, "team-a", "web-1", "1-2-3", "app", ("container",), "registry.example/app:1", None)
+POD = Identity(
+    "containerd",
+    True,
+    namespace="team-a",
+    pod="web-1",
+    uid="1-2-3",
+    container="app",
+    types=("container",),
+    image="registry.example/app:1",
+    labels=None,
+)
 
 
 def examples(count: int) -> settings:
@@ -94,11 +104,29 @@ def container(
     return Container(identity, Start(env or [], mounts or []), facts)
 
 
+class WithPolicy(Adapter):
+    """An adapter with this policy, or this way to read it. `more`: what else it has of its own."""
+
+    def __init__(self, in_force: Policy | Callable[[], Policy], name: str = "runtime", **more: Any) -> None:
+        self.name = name
+        self._in_force = in_force
+        for key, value in more.items():
+            assert hasattr(self, key)
+            setattr(self, key, value)
+
+    def policy(self) -> Policy:
+        return self._in_force if isinstance(self._in_force, Policy) else self._in_force()
+
+
+class _Known(Case):
+    def __init__(self, adapter: str, container_id: str, in_force: Policy | None, identity: Identity) -> None:
+        super().__init__(WithPolicy(policy, adapter), container_id)
+        self.identity, self.policy, self.container = identity, in_force, container()
+
+
 def case(adapter: str, container_id: str, in_force: Policy | None, identity: Identity = POD) -> Case:
     """A container at an adapter that knows its identity and the policy."""
-    made = Case(adapter, container_id, policy)
-    made.identity, made.policy = identity, in_force
-    return made
+    return _Known(adapter, container_id, in_force, identity)
 
 
 def bind(destination: str, source: str = "/pod") -> dict[str, object]:

@@ -21,19 +21,19 @@ from random import Random
 from types import CodeType, FrameType
 from typing import Any
 
+import marks
 import pytest
 
+from hook.compile.in_force import refresh
 from hook.core.base.errors import Refused, Unacceptable
 from hook.core.base.mountinfo import Row, mount_table
 from hook.core.container.identity import identify
+from hook.core.container.oci import Mount
 from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.linux.look import View
 from hook.core.linux.lookdevices import devices_below
-from hook.core.metrics import NoMetrics
-from hook.core.policy.compiler import refresh
-from hook.core.policy.resident import Resident
-from hook.core.reserve import PlaceMount
+from hook.core.reserve.place_mount import PlaceMount
 from hook.entry import hook as hooks
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options
@@ -43,14 +43,29 @@ from hook.nri.creation import Decider
 from hook.nri.report import Report
 from hook.nri.request import CREATE, Request
 from hook.ops.explain import explain
+from hook.resident.metrics import NoMetrics
+from hook.resident.policy import Resident
 from unit.nri.support import VALIDATE, create_request
-from unit.support import CONTAINERD, ROOT, config, document
+from unit.support import CONTAINERD, ROOT, WithPolicy, config, document
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    marks.promise("A container's time and memory grow linearly with each of its lists", about="Decision"),
+]
 
 Json = dict[str, Any]
 
-CORE = ("plan.py", "decide.py", "audited.py", "reserve", "container", "linux", "policy/model.py", "facts/exclusive.py")
+CORE = (
+    "plan.py",
+    "decide.py",
+    "report.py",
+    "audited.py",
+    "reserve",
+    "container",
+    "linux",
+    "policy/model.py",
+    "facts/exclusive.py",
+)
 """The decision: all files of hook/ in which a container's lists are looked at."""
 
 LINES, TIMES = 5.0, 8.0
@@ -90,6 +105,8 @@ def _rules(spec: Json, rules: list[Json]) -> None:
 DIMENSIONS: dict[str, Callable[[Json, int], None]] = {
     "env": lambda spec, n: spec["process"]["env"].extend(f"A{i}=1" for i in range(n)),
     "env of a reserved name": lambda spec, n: spec["process"]["env"].extend(f"CA={i}" for i in range(n)),
+    "env of an allowed name": lambda spec, n: spec["process"]["env"].extend(f"CHOICE=ab{i}c" for i in range(n)),
+    "long env of an allowed name": lambda spec, n: spec["process"]["env"].append(f"CHOICE={'ab' * 50 * n}x"),
     "env that must be absent": lambda spec, n: spec["process"]["env"].extend(f"N_{i}=1" for i in range(n)),
     "env of a pattern without an end": lambda spec, n: spec["process"]["env"].extend(f"Asecret{i}" for i in range(n)),
     "long env": lambda spec, n: spec["process"]["env"].extend([f"L={'x' * 50 * n}", f"N_{'y' * 50 * n}=1"]),
@@ -105,6 +122,9 @@ DIMENSIONS: dict[str, Callable[[Json, int], None]] = {
     "mounts below": lambda spec, n: _mounts(spec, [_bind(f"/etc/ssl/{i}") for i in range(n)]),
     "mounts above": lambda spec, n: _mounts(spec, [_bind("/etc", f"/srv/{i}") for i in range(n)]),
     "mounts let through": lambda spec, n: _mounts(spec, [_bind(f"/etc/pki/let/{i}") for i in range(n)]),
+    "mounts in the node's files": lambda spec, n: _mounts(
+        spec, [_bind("/node", "/", "ro"), *[_bind(f"/node/srv/{i}") for i in range(n)]]
+    ),
     "mount with long path": lambda spec, n: _mounts(spec, [_bind("/long" + "/aa" * n), _bind("/long/" + "b" * n)]),
     "mount with dots": lambda spec, n: _mounts(spec, [_bind("/d/.." * n + "/x"), _bind("/.//" * n)]),
     "mount with long source": lambda spec, n: _mounts(spec, [_bind("/source", "/s" * n)]),
@@ -125,10 +145,11 @@ DIMENSIONS: dict[str, Callable[[Json, int], None]] = {
     "hooks": lambda spec, n: spec["hooks"]["createRuntime"].extend({"path": f"/h{i}", "args": ["h"]} for i in range(n)),
     "masked paths": lambda spec, n: _linux(spec, "maskedPaths", [f"/proc/{i}" for i in range(n)]),
     "read-only paths": lambda spec, n: _linux(spec, "readonlyPaths", [f"/opt/{i}/x" for i in range(n)]),
+    "paths in env": lambda spec, n: spec["process"]["env"].extend(f"P{i}=/etc/ssl/{i}" for i in range(n)),
     "namespaces": lambda spec, n: _linux(spec, "namespaces", [{"type": "x", "path": str(i)} for i in range(n)]),
 }
 
-LISTS = [name for name in DIMENSIONS if "long" not in name and name not in ("arguments", "namespaces")]
+LISTS = [name for name in DIMENSIONS if "long" not in name and name not in ("arguments", "paths in env", "namespaces")]
 """Dimensions of lists: one may multiply another."""
 
 TOGETHER = [LISTS, *(Random(seed).sample(LISTS, len(LISTS) // 2) for seed in range(5))]
@@ -152,6 +173,7 @@ POLICY = [
         "name": "r",
         "env": [
             {"name": "CA", "value": "/ca.pem"},
+            {"name": "CHOICE", "oneOf": ["x"], "pattern": "a*b?*b*c", "else": "x"},
             {"name": "N_*", "absent": True},
             {"name": "*secret*", "absent": True},
         ],
@@ -169,8 +191,8 @@ EXCLUSIVE = {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}
 class Hook(hooks.HookCaller):
     """A runtime that asks the hook about one bundle."""
 
-    def __init__(self, bundle: Path) -> None:
-        super().__init__({})
+    def __init__(self, options: Options, bundle: Path) -> None:
+        super().__init__(options, {})
         self.bundle = bundle
 
     def say(self, text: str, is_hook: bool = False) -> None:
@@ -193,7 +215,9 @@ class Node:
             (rootfs / f"links/{number}").symlink_to(f"../links/{number + 1}" if number % 30 < 29 else "/opt/a")
         self.config = self.bundle / "config.json"
         self.ca = directory / "ca"
-        self.ca.mkdir()
+        (self.ca / "let").mkdir(parents=True)
+        for number in range(2000):  # without a place in the read-only directory, a mount refuses the container early
+            (self.ca / f"let/{number}").touch()
         rules = json.loads(json.dumps([*POLICY, EXCLUSIVE]).replace('"CA"', json.dumps(str(self.ca)), 0))
         for rule in rules:
             for mount in rule.get("mounts", ()):
@@ -212,7 +236,7 @@ class Node:
         options = Options(["--real=/bin/true", *self.where, "--"], ("real", "hook"))
         invocation = Invocation(["create", "--bundle", str(self.bundle), "x"])
         with contextlib.suppress(Refused):
-            runtime.passed_on(options, invocation, Caller({}))
+            runtime.passed_on(invocation, Caller(options, {}))
 
     def exec(self) -> None:
         """Of a container that was created: its env stands in the process file."""
@@ -223,16 +247,17 @@ class Node:
         process = self.directory / "process.json"
         process.write_text(json.dumps(json.loads(self.config.read_bytes())["process"]))
         decision = {"version": 1, "policy": "", "env": {"CA": "/ca"}, "absent": ["N_*", "*secret*"]}
+        decision["allowed"] = {"CHOICE": {"oneOf": ["x"], "pattern": "a*b?*b*c"}}
         self.config.write_text(json.dumps({"process": {}, "annotations": {"reassert/decision": json.dumps(decision)}}))
         arguments = ["--root", str(state.parents[1]), "exec", "--process", str(process), "x"]
         with contextlib.suppress(Refused):
-            runtime.passed_on(options, Invocation(arguments), Caller({}))
+            runtime.passed_on(Invocation(arguments), Caller(options, {}))
 
     def hook(self) -> None:
         """Without the look, for which there has to be a container."""
         options = hooks.options_of([*self.where, "--inject-env", "createRuntime"])
         with contextlib.redirect_stderr(io.StringIO()):
-            hooks.run(options, Hook(self.bundle))
+            hooks.run(Hook(options, self.bundle))
 
     def look(self) -> None:
         """A container's root with all mounts of config.json in its table, as it is when they are looked at."""
@@ -241,29 +266,32 @@ class Node:
         try:
             table = mount_table(0)
             inside = os.fstat(root)
-            own = View(None, root, table, spec, {"/": inside}).own
+            own = View(None, root, table=table, spec=spec, sources={"/": inside}).own
             prefix = str(self.bundle / "rootfs")
             table[own] = Row(f"{own} 1 0:1 / {prefix} rw - ext4 x rw")
             for number, mount in enumerate(spec.mounts, 10_000_000):
-                path = str(mount["destination"]).replace(" ", "")
+                path = mount.destination.replace(" ", "")
                 table[number] = Row(f"{number} {own} 0:2 / {prefix}{path} rw - ext4 x rw")
-            let = frozenset(str(mount["destination"]) for mount in spec.mounts)
-            reserved = [PlaceMount("r", "/etc/pki", None, let, [])]
-            placed = PlaceMount("r", "/etc/ssl", {"source": str(self.ca), "options": ["rbind"]}, let, [])
+            let = frozenset(mount.path for mount in spec.mounts)
+            reserved = [PlaceMount("r", "/etc/pki", None, companions=let, before=[])]
+            ca = Mount({"destination": "/etc/ssl", "source": str(self.ca), "options": ["rbind"]})
+            placed = PlaceMount("r", "/etc/ssl", ca, companions=let, before=[])
             closed = self.closed(spec)
             if closed:
                 with contextlib.suppress(Unacceptable):
-                    devices_below(root, prefix, table, closed)
+                    devices_below(root, prefix, table, exclusive=closed)
             for edits in (reserved, [*reserved, placed]):
                 with contextlib.suppress(Unacceptable):
-                    View(None, root, table, spec, {"/": inside, "/etc/ssl": os.stat(self.ca)}).problems(edits)
+                    View(
+                        None, root, table=table, spec=spec, sources={"/": inside, "/etc/ssl": os.stat(self.ca)}
+                    ).problems(edits)
         finally:
             os.close(root)
 
     def closed(self, spec: Spec) -> Any:
         """The devices that the container must not have."""
-        case = Case("look", "", lambda: self.resident.get(0))
-        return case.decide(identify(spec, copied=True), spec).closed
+        case = Case(WithPolicy(self.resident.get(0), "look"), "")
+        return case.decide(identify(spec, copied=True), spec).exclusive
 
     def request(self) -> Any:
         """NRI's question about a container that would be the same."""
@@ -384,6 +412,12 @@ def node(root_dir: Path) -> Iterator[Node]:
     made.report.close()
 
 
+@marks.hole(
+    "250 volumes and a device outside /dev cost seconds of CPU time, 500 volumes minutes",
+    since="0.2.0",
+    fixed="0.4.0",
+    severity="low",
+)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_four_times_as_much_takes_four_times_as_many_lines(node: Node, adapter: str) -> None:
     lines(node, adapter, {})  # what is remembered after the first decision
@@ -394,6 +428,12 @@ def test_four_times_as_much_takes_four_times_as_many_lines(node: Node, adapter: 
     assert {name: ratio for name, ratio in grown.items() if ratio > LINES} == {}
 
 
+@marks.hole(
+    "Long links of an image on the way to reserved paths cost 6 s of CPU time",
+    since="0.2.0",
+    fixed="0.4.0",
+    severity="low",
+)
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_four_times_as_much_takes_four_times_the_time(node: Node, adapter: str) -> None:
     """What C does within a line, as a search in a list. The best of some times, and of more where it grew too much."""
@@ -449,7 +489,7 @@ UNREACHED: dict[str, str] = {
     "container/nodes.py directories_above": _NODES,
     "facts/exclusive.py": _NODES,
     "reserve/allocated.py": _ALLOCATED,
-    "reserve/annotations.py of_sandbox": "one pass over the policy's rules",
+    "reserve/unsafe_annotations.py _may_have_rules": "one pass over the policy's rules",
     "reserve/devices.py PlaceDevice.is_same_node": "loops over three names",
     "reserve/devices.py PlaceDevice.may_be_used": _ALLOCATED,
     "container/runtime_records.py _sandbox_state": "one pass over gVisor's directory of states",
@@ -461,20 +501,24 @@ UNREACHED: dict[str, str] = {
     "container/spec.py _names": _ONE,
     "container/spec.py shared_processes": _ONE,
     "policy/model.py": _ONE,
-    "reserve/annotations.py steered_by": "loops over a fixed table",
-    "reserve/__init__.py _entries": _ONE,
-    "reserve/__init__.py PlaceMount.conflict": _ONE,
-    "decide.py _complete": "loops over the edits of one draft, of which an event has at most 64",
-    "linux/look.py look_at_node_paths": _MOUNTED,
+    "reserve/place_mount.py PlaceMount.conflict": _ONE,
+    "report.py of_drift": "of a running container, which only `audit` reports",
+    "report.py of_failure": "one pass over the rules that match, after an error",
+    "reserve/exclusive.py _CgroupRules.given_at": "the four scopes of rules that are about one device",
+    "report.py _completed": "loops over the edits of one draft, of which an event has at most 64",
+    "linux/look_node_paths.py look_at_node_paths": _MOUNTED,
     "linux/lookdevices.py _are_delegated": "one pass over the node's mounts",
-    "linux/look.py reached": "one pass over the mounts, and over a fixed list of paths",
-    "linux/look.py _ways": "one pass over the mounts that a path lies behind",
-    "linux/look.py places_of": "one pass over a fixed list of paths",
-    "linux/look.py View.below": _MOUNTED,
+    "linux/foresee.py": _MOUNTED,
+    "linux/look_node_paths.py _OpenVolumes.cover": "four descriptors",
+    "linux/look.py View.problems_on_the_way": _MOUNTED,
+    "linux/look_node_paths.py mounted_by": _MOUNTED,
     "linux/look.py View._check_complete": _MOUNTED,
+    "linux/look.py View._was_asked_for": _MOUNTED,
     "linux/look.py View._check_subtree": _MOUNTED,
-    "linux/early.py in_sentry_astray": _SENTRY,
-    "linux/early.py _in_sentry": _SENTRY,
+    "linux/gvisor.py astray": _SENTRY,
+    "linux/gvisor.py confine": _SENTRY,
+    "linux/gvisor.py missing": _SENTRY,
+    "linux/gvisor.py _reason": _SENTRY,
     "linux/idmap.py": _MOUNTED,
     "linux/look.py View._nodes_points": _MOUNTED,
     "linux/look.py View.was_replaced": _MOUNTED,
@@ -482,7 +526,9 @@ UNREACHED: dict[str, str] = {
     "linux/look.py look": _MOUNTED,
     "linux/lookdevices.py look_at_cgroups": "one pass over the mounts, and over the parents of cgroups'",
     "linux/look.py look_at_processes": "four passes over the table of mounts",
-    "reserve/processes.py _by_volume": _ONE,
+    "reserve/shared_processes.py _by_volume": _ONE,
+    "reserve/shared_processes.py want": "one pass over the policy's rules",
+    "reserve/exclusive.py Closed.asks_for_unread": "a CDI spec that cannot be read; one pass over each list",
     "reserve/exclusive.py Closed._all_else": "one pass over the drivers of the node, one over the container's devices",
     "linux/mountns.py": _MOUNTED,
     "linux/volumes.py": "the policy's emptyDirs, and on sweeps the pods with tmpfs",
@@ -493,8 +539,9 @@ UNREACHED: dict[str, str] = {
 
 def test_every_loop_of_the_decision_is_reached(node: Node) -> None:
     """A new function with a loop is driven by a dimension above, or UNREACHED says over what it loops."""
+    REACHED.clear()  # what other tests of this file reached would make this one depend on their order
     for adapter in ADAPTERS:
-        for names in (*TOGETHER, [], *([name] for name in DIMENSIONS if name not in LISTS)):
+        for names in (*TOGETHER, [], *([name] for name in DIMENSIONS)):
             lines(node, adapter, dict.fromkeys(names, 3))
     files = [ROOT / "hook/core" / name for name in CORE]
     found = [f for at in files for f in (sorted(at.glob("*.py")) if at.is_dir() else [at])]

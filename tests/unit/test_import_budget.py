@@ -1,33 +1,54 @@
-"""A container start imports only a few builtins and the start path's modules (hook/start.py has the reason).
+"""A container start executes only the modules that it needs, and no foreign ones but a few builtins (hook/start.py).
 
-The real commands run under `-X importtime`, which lists every module that the interpreter loads.
+The commands run from the checkout, by the code that starts the frozen program.
 """
 
 from __future__ import annotations
 
+import ast
 import json
+import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
+import frozen_start
+import marks
 import pytest
-from startpath import ROOT, RULE, Start, imported, imports, reachable, size
+from startpath import RULE, Start, executed
 
-BUILTINS = {"_json", "_signal", "errno", "posix", "sys", "time"}
-LATE = {"_socket", "binascii", "fcntl", "zlib", "_sha2", "_sha256"}
-"""C extensions of what a usual start does not need: journald, the log, claims, the hash of a text that is cut."""
+from hook.core.plan import STEPS
+from unit.support import ROOT
 
+pytestmark = marks.promise("A start loads the start path's modules only", about="Decision")
 
-@cache
-def start_path() -> frozenset[str]:
-    """What a start may load. hook.core.linux, which needs ctypes, comes where mounts are looked at."""
-    return frozenset(name for name in reachable() if not name.startswith("hook.core.linux"))
+FOREIGN = {"_json", "_signal", "errno", "gc", "posix", "sys", "time"}
 
+USUAL = {
+    *("hook.start", "hook.entry.caller", "hook.entry.write_spec"),
+    *("hook.core.decide", "hook.core.events", "hook.core.plan", "hook.core.verdict"),
+    *("hook.core.base.compare", "hook.core.base.errors", "hook.core.base.jsontext", "hook.core.base.system"),
+    "hook.core.base.text",
+    *(f"hook.core.container.{name}" for name in ("identity", "oci", "spec", "start")),
+    *("hook.core.facts", "hook.core.facts.gather"),
+    *("hook.core.policy.entries", "hook.core.policy.model", "hook.core.policy.sources", "hook.core.policy.store"),
+    *("hook.core.reserve.env", "hook.core.reserve.mounts", "hook.core.reserve.devices"),
+    *("hook.core.reserve.edits", "hook.core.reserve.place_mount", "hook.core.reserve.reserved_env"),
+    *("hook.core.reserve.listed_annotations", "hook.core.reserve.unsafe_annotations", "hook.core.reserve.plan"),
+    *("hook.core.reserve.shared_processes", "hook.core.reserve.node_paths"),
+}
+"""Our modules that a usual create, exec and hook execute. Whether another one belongs here is for the review."""
 
-MOST = 260_100
-"""Bytes of marshalled code that a usual create loads, at most. tests/startpath.py prints them."""
+CREATE = {"hook.entry.runtime", "hook.entry.cmdline"}
+EXEC = {"hook.entry.process", "hook.core.container.runtime_records"}
+EVENT = {"hook.core.report"}
+CONCEALED = {"hook.core.base.concealed", "hook.core.base.urls", "_blake2"}
+"""For an event with a value that a container had, and that the event does not show."""
 
-OTHER_ADAPTERS = {f"hook.entry.{name}" for name in ("write_spec", "hook", "runtime")}
+LOOKED_AT = {"hook.core.facts.files"}
+"""For a rule that names a file of the node, such as the hostPath of a mount."""
+
+MOUNTED = {"hook.core.reserve.losses"} | LOOKED_AT
+"""For an event of a container with a reserved mount."""
 
 
 @pytest.fixture
@@ -35,20 +56,56 @@ def start(root_dir: Path) -> Start:
     return Start(root_dir)
 
 
-def test_usual_starts_load_the_start_path_only(start: Start) -> None:
+def test_usual_starts_execute_what_they_need(start: Start) -> None:
     """A create that corrects env and mounts, an exec, and a hook that verifies."""
     created = start.create()
     assert "CA=/ca.pem" in json.loads(start.config.read_text())["process"]["env"], "the start was a real one"
     assert '\\"event\\":' in start.config.read_text(), "handed on to the hook that looks at the mount"
-    executed, env = start.exec(["CA=/tmp/x", "N_A=1", "B=1"])
+    in_exec, env = start.exec(["CA=/tmp/x", "N_A=1", "B=1"])
     assert env == ["CA=/ca.pem", "B=1"], "the exec was a real one"
     start.set_policy(RULE)
-    start.write(["CA=/ca.pem"])
+    start.write(["CA=/ca.pem"], has_volume=False)
     hooked, result = start.hook("createRuntime", start.state())
-    assert (result.returncode, "hook.entry.hook" in hooked) == (0, True)
-    for modules in (created, executed, hooked):
-        assert modules - start_path() - BUILTINS == set()
-    assert size(created)[1] <= MOST, "give what few starts need its own module (tests/startpath.py --modules)"
+    assert result.returncode == 0
+    assert created - FOREIGN == USUAL | CREATE | EVENT | CONCEALED | MOUNTED
+    assert in_exec - FOREIGN == USUAL | CREATE | EXEC
+    assert hooked - FOREIGN == USUAL | EVENT | {"hook.entry.hook"}
+
+
+NOTED = """
+called = set()
+def note(frame, event, argument):
+    words = frame.f_code.co_qualname.split(".")
+    module = frame.f_globals["__name__"]
+    if module.startswith("hook.") and words[1:] and words[1] != "<locals>":
+        called.add(module.removeprefix("hook.").removeprefix("core.") + "." + words[0])
+def noted(*arguments):
+    sys.setprofile(None)
+    posix.write(posix.open({file!r}, posix.O_WRONLY | posix.O_CREAT), " ".join(called).encode())
+    execve(*arguments)
+execve, posix.execve = posix.execve, noted
+sys.setprofile(note)
+"""
+
+CLASSES = {
+    *("entry.caller.Caller", "decide.Adapter", "decide.Case", "verdict.Verdict"),
+    *("entry.caller.Options", "entry.cmdline.Invocation", "entry.cmdline.Option"),
+    *("container.spec.Spec", "container.oci.Mount", "container.identity.Identity", "facts.Container", "facts.Facts"),
+    *("policy.store.Stored", "policy.model.Policy", "policy.model.Rule", "policy.model.Match", "policy.entries.Mount"),
+    *("policy.sources.Env", "policy.sources.Value", "policy.sources.Given"),
+    *("reserve.plan.Plan", "reserve.reserved_env.Reserved"),
+    *("reserve.edits.Edit", "reserve.reserved_env.SetEnv", "reserve.place_mount.PlaceMount"),
+    *("base.jsontext._Strict", "events._Excerpt"),
+}
+"""Ours that a create which corrects env and a mount calls. Whether a reader needs another one is for the review."""
+
+
+def test_a_reader_of_a_create_needs_these_classes(start: Start) -> None:
+    file = start.directory / "called"
+    command = ["runtime", "--real", "/bin/true", *start.where, "--", "create", "--bundle", str(start.bundle), "0a"]
+    _, result = executed(start.directory, *command, first=NOTED.format(file=str(file)))
+    assert result.returncode == 0, result.stderr
+    assert {*file.read_text().split()} == CLASSES
 
 
 EXCLUSIVE = {
@@ -63,29 +120,119 @@ def test_only_a_policy_with_exclusive_pays_for_it(start: Start) -> None:
     start.write(["A=1"])
     config = json.loads(start.config.read_text())
     kubelet = {"kubelet": {"root": str(start.directory)}}
-    for parts, loaded in (({"devices": True}, set()), ({"exclusive": ["/dev/none*"]}, EXCLUSIVE)):
+    for parts, wanted in (({"devices": True}, set()), ({"exclusive": ["/dev/none*"]}, EXCLUSIVE)):
         start.set_policy({"name": "r", "deviceAllocations": parts}, **kubelet)
         start.config.write_text(json.dumps(config))
         modules = start.runtime("create", "--bundle", str(start.bundle), "0a")
-        assert modules & EXCLUSIVE == loaded
+        assert modules & EXCLUSIVE == wanted
         assert not any(name in modules for name in ("os", "ctypes", "re"))
 
 
-def test_start_path_names_no_module_but_builtins_and_its_own() -> None:
-    foreign = {
-        (module, name)
-        for module in start_path()
-        for name in imports(module)
-        if name.partition(".")[0] != "hook" and name not in BUILTINS | LATE
-    }
-    assert foreign == set()
+EXECUTE_ALL = """
+def execute_all(status):
+    for module in [*sys.modules.values()]:
+        getattr(module, "any", None)
+    print(*(name for name, module in sys.modules.items() if type(module).__name__ == "Lazy"))
+    sys.stdout.flush()
+    leave(0)
+leave, posix._exit = posix._exit, execute_all
+"""
 
 
-@pytest.mark.parametrize("module", ["hook.agent.work", "hook.nri.plugin"])
-def test_what_answers_many_requests_loads_nothing_while_it_answers(module: str) -> None:
-    """What is missing is missing in hook/entry/preload.py. The plugin has no part in hooks and looks at no mounts."""
-    path = f"import sys; sys.path[:0] = {[str(ROOT), *sys.path]!r}; import {module}"
-    loaded, result = imported("-c", path)
-    assert result.returncode == 0, result.stderr
-    needed = reachable() if "agent" in module else start_path() - OTHER_ADAPTERS
-    assert needed - loaded - {"hook.start", "hook.entry.help"} == set()
+def test_every_module_of_the_start_path_can_be_executed(root_dir: Path) -> None:
+    """None imports a name that another has for type checkers alone."""
+    _, result = executed(root_dir, "runtime", first=EXECUTE_ALL)
+    assert (result.returncode, result.stdout) == (0, "\n"), result.stderr
+
+
+WRONG = [
+    ("import os\nos.getpid()", "the start path must not import os"),
+    ("from typing import cast\ncast(int, 0)", "the start path must not import typing"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), WRONG)
+def test_build_refuses_a_foreign_module(text: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree = frozen_start.run_time_tree
+    added = frozen_start.at_run_time(text, "hook.core.plan")
+    monkeypatch.setattr(frozen_start, "run_time_tree", lambda name: added if name == "hook.core.plan" else tree(name))
+    frozen_start.start_path.cache_clear()
+    with pytest.raises(SystemExit, match=expected):
+        frozen_start.start_path()
+    frozen_start.start_path.cache_clear()
+
+
+TYPED = """
+from __future__ import annotations
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
+from hook.core.plan import Plan, plan
+T = TypeVar("T", bound=Plan)
+Read: TypeAlias = Callable[[str], bytes]
+class Has(Protocol):
+    def has(self) -> Any: ...
+class Empty:
+    member: int
+def f(a: Any, *b: T, c: Read = plan) -> Read:
+    d: list[T]
+    e: Plan = a
+"""
+UNTYPED = """
+from hook.core.plan import plan
+class Empty:
+    pass
+def f(a, *b, c=plan):
+    e = a
+"""
+
+
+def test_types_cost_a_start_nothing() -> None:
+    assert ast.unparse(frozen_start.at_run_time(TYPED, "m")) == ast.unparse(ast.parse(UNTYPED))
+
+
+def test_build_refuses_an_alias_of_types_that_is_used_at_run_time() -> None:
+    with pytest.raises(SystemExit, match="m: Read: an alias of types has no value at run time"):
+        frozen_start.at_run_time(TYPED + "Read", "m")
+
+
+def test_a_start_has_all_that_it_calls_of_each_step() -> None:
+    """Nothing of a module may be gone with what only type checkers need."""
+    for step in STEPS:
+        body = frozen_start.run_time_tree(step.__name__).body  # type: ignore[attr-defined]  # a module
+        has = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+        has |= {ast.unparse(each) for node in body if isinstance(node, ast.Assign) for each in node.targets}
+        has |= {alias.name for node in body if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert {"KIND", "concerns", "want", "apply"} <= {each.rpartition(" ")[2] for each in has}
+
+
+INSIDE = """
+def inside(*_):
+    mountns = sys.modules["hook.core.linux.mountns"]
+    getattr(mountns, "Namespace")
+    walk = sys.modules["hook.core.linux.walk"]
+    mountns._NothingIsLoaded.inside.add(mountns.get_ident())
+    try:
+        getattr(walk, "Walks")
+    except RuntimeError as error:
+        print(error)
+    mountns._NothingIsLoaded.inside.clear()
+    getattr(walk, "Walks")
+    sys.stdout.flush()
+    leave(0)
+leave, posix._exit = posix._exit, inside
+"""
+
+
+def test_nothing_is_executed_in_the_mount_namespace_of_a_container(root_dir: Path) -> None:
+    _, result = executed(root_dir, "runtime", first=INSIDE)
+    message = "module hook.core.linux.walk would be loaded in a container's mount namespace\n"
+    assert (result.returncode, result.stdout) == (0, message), result.stderr
+
+
+def test_status_reads_no_certificate_and_starts_no_grpc() -> None:
+    """It is a readiness probe, and its timer runs each minute. `cryptography` alone takes half of its time."""
+    modules = "hook.cli, hook.ops.health.command, hook.ops.health.record, hook.ops.audit.drift"
+    code = f"import sys, {modules}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    slow = {"cryptography", "grpc", "google", "ruamel", "jsonschema", "asyncio", "email", "http"}
+    assert not slow & {name.partition(".")[0] for name in done.stdout.split()}

@@ -31,7 +31,7 @@ TEXTS = [
     *(ROOT / "hook").rglob("*.py"),
     *(ROOT / "hook").rglob("*.proto"),
     *ROOT.glob("*.md"),
-    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "config").rglob("*.yaml"),
     *(
         path

@@ -1,7 +1,6 @@
-"""Run a command of this program in a child process, for work whose imports a container start cannot afford.
+"""Run a command of this program in a child process, for work whose imports a container start cannot afford."""
 
-Part of the start path: builtins only.
-"""
+from __future__ import annotations
 
 import posix
 import time
@@ -12,7 +11,7 @@ from hook.core.base.system import own_command
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
 
 
-def output_of(arguments: "list[str]", deadline: float) -> bytes:
+def output_of(arguments: list[str], deadline: float) -> bytes:
     """The standard output of `reassert ARGUMENTS`. The child is killed at `deadline`, a time of the monotonic clock.
 
     Raises ReassertError, OSError.

@@ -1,4 +1,6 @@
-"""Compare paths inside a container, and names with patterns, as text. Part of the start path: builtins only."""
+"""Compare paths inside a container, and names with patterns, as text."""
+
+from __future__ import annotations
 
 
 def clean(path: str) -> str:
@@ -17,7 +19,7 @@ def clean(path: str) -> str:
     return "/" + "/".join(parts)
 
 
-def cleaned(paths: "list[str]") -> "list[str]":
+def cleaned(paths: list[str]) -> list[str]:
     """Each path as `clean` makes it. Almost all are clean already: one search in the text of all of them shows it."""
     text = "\0".join(["", *paths, ""])
     odd = "//" in text or "/." in text or "/\0" in text or not text.count("\0/") == len(paths) == text.count("\0") - 1
@@ -29,22 +31,22 @@ def is_below(path: str, parent: str) -> bool:
     return path != parent and (parent == "/" or path.startswith(parent + "/"))
 
 
-def is_within(path: str, roots: "set[str]") -> bool:
+def is_within(path: str, roots: set[str]) -> bool:
     """Whether a normalised path is one of some others, or below one."""
     while path not in roots and path != "/":
         path = path.rpartition("/")[0] or "/"
     return path in roots
 
 
-def parents(path: str) -> "list[str]":
+def parents(path: str) -> list[str]:
     """The parent directories of a normalised path, from its own directory to `/`."""
     parts = path.split("/") if path != "/" else []
     return ["/".join(parts[:end]) or "/" for end in range(len(parts) - 1, 0, -1)]
 
 
-def directories(paths: "list[str]") -> "set[str]":
+def directories(paths: list[str]) -> set[str]:
     """Where a runtime makes devices: runc takes `..` out of the text of a path, crun follows links before it."""
-    return {way.rpartition("/")[0] or "/" for path in paths for way in (path, clean(path))}
+    return {spelling.rpartition("/")[0] or "/" for path in paths for spelling in (path, clean(path))}
 
 
 def is_pattern(text: str) -> bool:
@@ -71,32 +73,32 @@ def glob_match(pattern: str, text: str) -> bool:
     end = len(text) - len(last)
     if end < len(first) or not _fits(first, text, 0) or not _fits(last, text, end):
         return False
-    at = len(first)
+    index = len(first)
     for part in rest:
-        at = _find(part, text, at, end)
-        if at < 0:
+        index = _find(part, text, index, end)
+        if index < 0:
             return False
-        at += len(part)
+        index += len(part)
     return True
 
 
-def _fits(part: str, text: str, at: int) -> bool:
+def _fits(part: str, text: str, start: int) -> bool:
     if "?" not in part:
-        return text.startswith(part, at)
-    return all(want in ("?", text[at + offset]) for offset, want in enumerate(part))
+        return text.startswith(part, start)
+    return all(want in ("?", text[start + offset]) for offset, want in enumerate(part))
 
 
-def _find(part: str, text: str, at: int, end: int) -> int:
-    """The first index, from `at` on, at which a part without `*` matches and ends by `end`; -1 if there is none."""
+def _find(part: str, text: str, start: int, end: int) -> int:
+    """The first index, from `start` on, at which a part without `*` matches and ends by `end`; -1 if there is none."""
     if "?" not in part:
-        return text.find(part, at, end)
+        return text.find(part, start, end)
     literal = max(part.split("?"), key=len)
     offset = part.index(literal)
-    while at + len(part) <= end:
-        at = text.find(literal, at + offset, end) - offset if literal else at
-        if at < 0 or at + len(part) > end:
+    while start + len(part) <= end:
+        start = text.find(literal, start + offset, end) - offset if literal else start
+        if start < 0 or start + len(part) > end:
             return -1
-        if _fits(part, text, at):
-            return at
-        at += 1
+        if _fits(part, text, start):
+            return start
+        start += 1
     return -1

@@ -1,4 +1,8 @@
-"""The exceptions of reassert, and their text for users. Part of the start path: builtins only."""
+"""The exceptions of reassert, and their text for users."""
+
+from __future__ import annotations
+
+from hook.core.base.text import inert, shortened
 
 _ACTIVE = frozenset("`$&|;<>()")
 """Characters by which a shell ends a command, opens a file or substitutes something. Messages reach files."""
@@ -24,6 +28,13 @@ class Unacceptable(ReassertError):
 
     `failurePolicy` does not apply: with `failurePolicy: Ignore`, such input would switch enforcement off. Audit mode
     only logs it.
+    """
+
+
+class NotWritten(Unacceptable):
+    """The correction cannot be written. The container must not start without it, whatever `failurePolicy` says.
+
+    An engine's user can cause it, by a limit of the size of files, say (RLIMIT_FSIZE).
     """
 
 
@@ -57,7 +68,6 @@ def named(name: str, limit: int = _NAME) -> str:
     """A name or path of a pod, as a message quotes it: a longer one is cut, and nothing in it is code for a shell."""
     if len(name) <= limit and name.isascii() and _ACTIVE.isdisjoint(name):
         return name
-    from hook.core.base.text import shortened
 
     return shortened(name, limit, _inert)
 
@@ -66,6 +76,5 @@ def _inert(text: str) -> str:
     """The text with each of _ACTIVE escaped."""
     if _ACTIVE.isdisjoint(text):
         return text
-    from hook.core.base.text import inert
 
     return inert(text, _ACTIVE)

@@ -1,18 +1,16 @@
 """Send an event to systemd's journal, in its native protocol.
 
-Loaded only if the policy says `eventLog.journal`, and for an event that the node's log does not take.
-
-Part of the start path: builtins only, and `_socket`. No call blocks: if the journal takes no more, the event is only in
-the event log's file.
+No call blocks: if the journal takes no more, the event is only in the event log's file.
 """
+
+from __future__ import annotations
+
+from _socket import AF_UNIX, MSG_DONTWAIT, MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_DGRAM, socket
+from typing import Any
 
 from hook.core.base.jsontext import parse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-SOCKET = "/run/systemd/journal/socket"
+JOURNAL_SOCKET = "/run/systemd/journal/socket"
 """journald's socket for its native protocol (systemd, docs/JOURNAL_NATIVE_PROTOCOL.md)."""
 
 _PRIORITIES = {"error": "3", "warning": "4", "info": "6"}
@@ -27,32 +25,30 @@ _REASONS = 3
 
 def send(text: str) -> None:
     """Send a line of the event log. `text`: one event as JSON. Raises OSError; Malformed for another text."""
-    from _socket import AF_UNIX, MSG_DONTWAIT, MSG_NOSIGNAL, SOCK_CLOEXEC, SOCK_DGRAM, socket
-
     data = b"".join([_field(name, value) for name, value in fields(text)])
     sending = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC)
     try:
-        sending.sendto(data, MSG_DONTWAIT | MSG_NOSIGNAL, SOCKET)
+        sending.sendto(data, MSG_DONTWAIT | MSG_NOSIGNAL, JOURNAL_SOCKET)
     finally:
         sending.close()
 
 
-def fields(text: str) -> "list[tuple[str, str]]":
+def fields(text: str) -> list[tuple[str, str]]:
     """The fields of the journal's entry. A name may occur several times, as REASSERT_RULE does."""
     event: Any = parse(text)
     container = event.get("container") or {}
     rules: list[str] = []
-    said: list[str] = []
+    messages: list[str] = []
     for key in ("denials", "errors", "edits"):
         for entry in event.get(key) or ():
             if entry["rule"] and entry["rule"] not in rules:
                 rules.append(entry["rule"])
-            said.append(str(entry.get("message") or f"{entry.get('kind')} {entry.get('name')}"))
-    if len(said) > _REASONS:
-        said[_REASONS:] = [f"and {len(said) - _REASONS} more"]
+            messages.append(str(entry.get("message") or f"{entry.get('kind')} {entry.get('name')}"))
+    if len(messages) > _REASONS:
+        messages[_REASONS:] = [f"and {len(messages) - _REASONS} more"]
     identity = "/".join([container[name] for name in _NAMES[:3] if name in container]) or event.get("id", "")
-    parts = [event["event"], identity, "; ".join(said) or event.get("message") or event.get("warning", "")]
-    found = [
+    parts = [event["event"], identity, "; ".join(messages) or event.get("message") or event.get("warning", "")]
+    entry_fields = [
         ("MESSAGE", " ".join([part for part in parts if part])),
         ("PRIORITY", _PRIORITIES.get(event.get("level"), "6")),
         ("SYSLOG_IDENTIFIER", "reassert"),
@@ -61,8 +57,8 @@ def fields(text: str) -> "list[tuple[str, str]]":
         *[("REASSERT_RULE", rule) for rule in rules],
     ]
     if event.get("probe"):
-        found.append(("REASSERT_PROBE", "1"))
-    return [*found, ("REASSERT_JSON", text)]
+        entry_fields.append(("REASSERT_PROBE", "1"))
+    return [*entry_fields, ("REASSERT_JSON", text)]
 
 
 def _field(name: str, value: str) -> bytes:

@@ -1,18 +1,17 @@
-"""JSON through CPython's C scanner and encoder. Part of the start path: builtins only.
+"""JSON through CPython's C scanner and encoder.
 
 Importing the `json` module costs ten times as much. `members` does what it cannot: it returns the position of each
 value in the text, so that an edit replaces those bytes and keeps all others.
 """
 
+from __future__ import annotations
+
 import sys
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from hook.core.base.errors import TooLarge, named
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
 
 _SPACE = " \t\n\r"
 _ESCAPED = bytes(range(0x20)) + b'"\\\x7f'
@@ -30,7 +29,7 @@ class _Context:
 
     strict = True
     object_hook = None
-    object_pairs_hook: "Callable[[list[tuple[str, Any]]], dict[str, Any]] | None" = None
+    object_pairs_hook: Callable[[list[tuple[str, Any]]], dict[str, Any]] | None = None
     parse_float = float
     parse_int = int
 
@@ -41,7 +40,7 @@ class _Context:
 
 class _Strict(_Context):
     @staticmethod
-    def object_pairs_hook(pairs: "list[tuple[str, Any]]") -> "dict[str, Any]":
+    def object_pairs_hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
             raise Malformed(f"duplicate member {named(repr(twice(pairs)))}")
@@ -60,7 +59,7 @@ _scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]  # it has the a
 _encode = make_encoder(None, _not_json, encode_basestring_ascii, None, ":", ",", False, False, False)
 
 
-def value_at(text: str, start: int, strict: bool = False) -> "tuple[object, int]":
+def value_at(text: str, start: int, strict: bool = False) -> tuple[object, int]:
     """The value that begins exactly at `start`, and the index of its end. Raises Malformed.
 
     `strict`: an object with duplicate members is malformed, at any depth.
@@ -80,25 +79,25 @@ class Strings:  # noqa: PLW1641  # like a list, it is not a key of a dictionary
     def __init__(self, text: str) -> None:
         self.text = text
 
-    def __iter__(self) -> "Iterator[str]":
+    def __iter__(self) -> Iterator[str]:
         return iter(self.text[2:-2].split('","') if len(self.text) > 2 else ())
 
     def __eq__(self, other: object) -> bool:
         return self.text == other.text if isinstance(other, Strings) else list(self) == other
 
-    def replaced(self, edits: "list[tuple[int, str, str | None]]", more: "list[str]") -> "list[str] | Strings":
+    def replaced(self, edits: list[tuple[int, str, str | None]], more: list[str]) -> list[str] | Strings:
         """The list with other strings in it, and `more` at its end.
 
         `edits`: the position of a string's first quote, the string, and the new one or None if it is removed.
         """
         pieces: list[str] = []
-        at = 0
+        index = 0
         for begin, old, new in edits:
-            pieces.append(self.text[at : begin - 1])  # without the `[` or `,` before it
+            pieces.append(self.text[index : begin - 1])  # without the `[` or `,` before it
             if new is not None:
                 pieces.append("," + encode(new))
-            at = begin + len(old) + 2
-        pieces += [self.text[at:-1], *["," + encode(new) for new in more]]
+            index = begin + len(old) + 2
+        pieces += [self.text[index:-1], *["," + encode(new) for new in more]]
         text = "".join(pieces).lstrip("[,")
         return parse(f"[{text}]") if "\\" in text else Strings(f"[{text}]")
 
@@ -107,7 +106,7 @@ _LONGEST = 1 << 18
 """Characters of a text that stays one. It is copied a few times, and one character beyond ASCII makes it longer."""
 
 
-def strings_at(text: str, start: int) -> "tuple[object, int]":
+def strings_at(text: str, start: int) -> tuple[object, int]:
     """As `value_at`, but a list of strings that no escape sequence is in stays a text: `Strings`."""
     end = text.find('"]', start + 2) if text.startswith('["', start) else -1
     if 0 <= end < start + _LONGEST:
@@ -118,15 +117,15 @@ def strings_at(text: str, start: int) -> "tuple[object, int]":
     return value_at(text, start)
 
 
-def _malformed(what: str, text: str, at: int) -> Malformed:
-    return Malformed(f"{what} at {place(text, at)}")
+def _malformed(problem: str, text: str, index: int) -> Malformed:
+    return Malformed(f"{problem} at {place(text, index)}")
 
 
-def _skip(text: str, at: int) -> int:
+def _skip(text: str, index: int) -> int:
     end = len(text)
-    while at < end and text[at] in _SPACE:
-        at += 1
-    return at
+    while index < end and text[index] in _SPACE:
+        index += 1
+    return index
 
 
 def decode(data: bytes) -> str:
@@ -137,18 +136,18 @@ def decode(data: bytes) -> str:
         raise Malformed(f"not UTF-8 at byte {error.start}") from None
 
 
-def bounded(data: bytes, most: int, what: str) -> bytes:
+def bounded(data: bytes, most: int, name: str) -> bytes:
     """The JSON document, if its lists and objects have at most about `most` entries together. Raises TooLarge.
 
     A few bytes of text become hundreds of bytes of objects, so the text's length alone bounds no memory. Nothing is
     parsed for this: commas and opening brackets are counted, those in strings only where there are too many at first.
     """
     if len(data) > most and data.count(b",") + data.count(b"{") + data.count(b"[") > most and has_more(data, most):
-        raise TooLarge(f"{what} has lists and objects of more than the limit of {most} entries together")
+        raise TooLarge(f"{name} has lists and objects of more than the limit of {most} entries together")
     return data
 
 
-def parse(text: str) -> "Any":
+def parse(text: str) -> Any:
     """The value of a JSON document. Raises Malformed."""
     value, end = value_at(text, _skip(text, 0))
     if _skip(text, end) != len(text):
@@ -167,11 +166,12 @@ def fold(name: str) -> str:
 
 def members(
     text: str,
-    inner: "str | None" = None,
-    strict: "tuple[str, ...]" = (),
+    *,
+    inner: str | None = None,
+    strict: tuple[str, ...] = (),
     start: int = 0,
-    strings: "str | None" = None,
-) -> "tuple[dict[str, tuple[Any, int, int]], int]":
+    strings: str | None = None,
+) -> tuple[dict[str, tuple[Any, int, int]], int]:
     """The members of the object at `start`, as {name: (value, begin, end)} with indices, and the index of its end.
 
     `inner`: a member whose value, if it is an object, is returned in the same form. `strict`: members in whose values
@@ -180,26 +180,27 @@ def members(
     `strings_at`. Raises Malformed.
     """
     result: dict[str, tuple[Any, int, int]] = {}
-    at = _skip(text, start)
-    if text[at : at + 1] != "{":
-        raise _malformed("not a JSON object", text, at)
-    at = _skip(text, at + 1)
-    if text[at : at + 1] == "}":
-        return result, at + 1
+    index = _skip(text, start)
+    if text[index : index + 1] != "{":
+        raise _malformed("not a JSON object", text, index)
+    index = _skip(text, index + 1)
+    if text[index : index + 1] == "}":
+        return result, index + 1
     while True:
-        if text[at : at + 1] != '"':
-            raise _malformed("no member name", text, at)
+        if text[index : index + 1] != '"':
+            raise _malformed("no member name", text, index)
         try:
-            name, at = scanstring(text, at + 1, True)
+            name, index = scanstring(text, index + 1, True)
         except _BROKEN:
-            raise _malformed("broken member name", text, at) from None
-        at = at if text[at : at + 1] > " " else _skip(text, at)  # a call for each would take longer than the values
-        if text[at : at + 1] != ":":
-            raise _malformed(f"no colon after {named(repr(name))}", text, at)
-        begin = at + 1 if text[at + 1 : at + 2] > " " else _skip(text, at + 1)
+            raise _malformed("broken member name", text, index) from None
+        # Calls of _skip for each member would take longer than the values.
+        index = index if text[index : index + 1] > " " else _skip(text, index)
+        if text[index : index + 1] != ":":
+            raise _malformed(f"no colon after {named(repr(name))}", text, index)
+        begin = index + 1 if text[index + 1 : index + 2] > " " else _skip(text, index + 1)
         value: object
         if name == inner and text[begin : begin + 1] == "{":
-            value, end = members(text, None, strict, begin, strings)
+            value, end = members(text, inner=None, strict=strict, start=begin, strings=strings)
         elif name == strings and inner is None:
             value, end = strings_at(text, begin)
         else:
@@ -207,15 +208,15 @@ def members(
         if name in result:
             raise _malformed(f"duplicate member {named(repr(name))}", text, begin)
         result[name] = (value, begin, end)
-        at = end if text[end : end + 1] > " " else _skip(text, end)
-        if text[at : at + 1] == "}":
-            return result, at + 1
-        if text[at : at + 1] != ",":
-            raise _malformed("no comma or closing brace", text, at)
-        at = at + 1 if text[at + 1 : at + 2] > " " else _skip(text, at + 1)
+        index = end if text[end : end + 1] > " " else _skip(text, end)
+        if text[index : index + 1] == "}":
+            return result, index + 1
+        if text[index : index + 1] != ",":
+            raise _malformed("no comma or closing brace", text, index)
+        index = index + 1 if text[index + 1 : index + 2] > " " else _skip(text, index + 1)
 
 
-def encode_strings(values: "list[str]") -> str:
+def encode_strings(values: list[str]) -> str:
     """A list of strings as `encode` writes it. Faster where no string needs an escape, as is usual in env."""
     text = '","'.join(values)
     if values and text.isascii() and len(text.encode().translate(None, _ESCAPED)) == len(text) - 2 * len(values) + 2:
@@ -231,7 +232,7 @@ def encode(value: object) -> str:
     return "".join(_encode(value, 0))
 
 
-def reason(error: Exception, scan: "Callable[[str, int], object]", text: str, start: int) -> str:
+def reason(error: Exception, scan: Callable[[str, int], object], text: str, start: int) -> str:
     """What an exception of the C scanner says about the value at `start`.
 
     The scanner raises JSONDecodeError, a ValueError, which it gets from json.decoder. The frozen start path has no such
@@ -254,7 +255,7 @@ class _DecodeError(ValueError):
         self.position = position
 
 
-def _position(scan: "Callable[[str, int], object]", text: str, start: int) -> "int | None":
+def _position(scan: Callable[[str, int], object], text: str, start: int) -> int | None:
     """Where the C scanner stops, in a process without json.decoder; None where it does not say.
 
     Where json.decoder is loaded, the scanner's exception has the position, and one without it has none. A process with
@@ -287,7 +288,7 @@ def has_more(data: bytes, most: int) -> bool:
     return outside.count(b",") + outside.count(b"{") + outside.count(b"[") > most
 
 
-def twice(pairs: "list[tuple[str, Any]]") -> str:
+def twice(pairs: list[tuple[str, Any]]) -> str:
     """The first name of an object's members that occurs again."""
     seen: set[str] = set()
     return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add() returns None

@@ -1,14 +1,13 @@
-"""Mounts as the kernel lists them, in /proc/PID/mountinfo. Part of the start path: builtins only."""
+"""Mounts as the kernel lists them, in /proc/PID/mountinfo."""
+
+from __future__ import annotations
 
 import errno
 import posix
+from collections.abc import Callable, Iterable
 
 from hook.core.base.errors import TooLarge
 from hook.core.base.system import SYMLINK_LIMIT, read_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _CHUNK = 64 * 1024
 _BYTES, _ROWS, _MEMORY = 64 << 20, 50_000, 32 << 20
@@ -32,14 +31,18 @@ _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 
 
 class Row:
-    """A line of /proc/PID/mountinfo (proc(5)). `point`: the mount point, from that process's root."""
+    """A line of /proc/PID/mountinfo (proc(5))."""
 
     __slots__ = ("_rest", "device", "id", "parent", "point", "root")
 
     def __init__(self, line: str) -> None:
         number, parent, self.device, root, point, self._rest = line.split(" ", 5)
         self.id, self.parent = int(number), int(parent)
-        self.root, self.point = (_plain(root), _plain(point)) if "\\" in line else (root, point)
+        has_escapes = "\\" in line
+        self.root = _plain(root) if has_escapes else root
+        """The directory of its file system that is mounted."""
+        self.point = _plain(point) if has_escapes else point
+        """The mount point, from the process's root."""
 
     @property
     def options(self) -> list[str]:
@@ -63,7 +66,7 @@ class Row:
         return fields[fields.index("-") + 1]
 
 
-def mount_table(pid: "int | str", still_waits: "Callable[[], None]" = lambda: None) -> dict[int, Row]:
+def mount_table(pid: int | str, still_waits: Callable[[], None] = lambda: None) -> dict[int, Row]:
     """The mounts of a process's mount namespace by id; 0: of this process, "thread-self": of this thread.
 
     `still_waits`: called now and then, and may raise. Raises TooLarge, OSError.
@@ -75,29 +78,29 @@ def mount_table(pid: "int | str", still_waits: "Callable[[], None]" = lambda: No
         posix.close(fd)
 
 
-def mount_table_at(fd: int, still_waits: "Callable[[], None]" = lambda: None) -> dict[int, Row]:
+def mount_table_at(fd: int, still_waits: Callable[[], None] = lambda: None) -> dict[int, Row]:
     """The mounts in an opened mountinfo. Raises TooLarge, OSError."""
-    found: dict[int, Row] = {}
+    rows: dict[int, Row] = {}
     rest, size, kept, asked_at = b"", 0, 0, 0
     while chunk := posix.read(fd, _CHUNK):
         size += len(chunk)
         lines, newline, after = chunk.rpartition(b"\n")
         if newline:
-            kept += _add((rest + lines).decode("utf-8", "surrogateescape"), found)
+            kept += _add((rest + lines).decode("utf-8", "surrogateescape"), rows)
             rest = after
         else:
             rest += chunk
-        if size > _BYTES or len(found) > _ROWS or kept > _MEMORY:
+        if size > _BYTES or len(rows) > _ROWS or kept > _MEMORY:
             raise TooLarge(
-                f"the container's mount namespace has too many mounts, or too long ones: {len(found)} and more"
+                f"the container's mount namespace has too many mounts, or too long ones: {len(rows)} and more"
             )
         if size - asked_at > _CHUNK:
             asked_at = size
             still_waits()
-    return found
+    return rows
 
 
-def _add(lines: str, found: dict[int, Row]) -> int:
+def _add(lines: str, rows: dict[int, Row]) -> int:
     """Add rows without source and options of the file system; returns how much memory their text takes.
 
     Lines are split at newlines only: the kernel does not escape the other separators of str.splitlines.
@@ -106,9 +109,41 @@ def _add(lines: str, found: dict[int, Row]) -> int:
     for line in lines.split("\n"):
         text = line[: line.find(" ", line.find(" - ") + 3)]
         row = Row(text)
-        found[row.id] = row
+        rows[row.id] = row
         kept += text.__sizeof__()
     return kept
+
+
+def overlay_directories(pid: int, number: int) -> list[tuple[str, bool]]:
+    """The directories that an overlay is made of, and whether each is its workdir, by the options of its file system.
+
+    `pid`: of a process in its mount namespace, 0: of this process. `number`: its id. Relative paths are left out.
+    Raises TooLarge, OSError.
+    """
+    text = b"\n" + read_file(f"/proc/{pid or 'self'}/mountinfo", _BYTES)
+    _, _, line = text.partition(b"\n%d " % number)
+    options = line.partition(b"\n")[0].decode("utf-8", "surrogateescape").rpartition(" ")[2]
+    directories: list[tuple[str, bool]] = []
+    for option in options.split(","):
+        name, _, value = option.partition("=")
+        if name.rstrip("+") in ("upperdir", "workdir", "lowerdir"):
+            paths = _plain(value).replace("\\:", "\0").split(":")  # `:` in a name is `\:` (overlay's lowerdir)
+            directories += [(path.replace("\0", ":"), name == "workdir") for path in paths if path[:1] == "/"]
+    return directories
+
+
+def descendants(number: int, point: str, rows: Iterable[Row]) -> list[Row]:
+    """Those of some mounts that are descendants of mount `number`, at a path below `point`; parents first."""
+    children: dict[int, list[Row]] = {}
+    for row in rows:
+        if row.point.startswith(point + "/"):
+            children.setdefault(row.parent, []).append(row)
+    below, todo = [], [number]
+    while todo:
+        more = children.pop(todo.pop(), [])
+        below += more
+        todo += [row.id for row in more]
+    return below
 
 
 def _plain(field: str) -> str:

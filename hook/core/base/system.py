@@ -1,16 +1,15 @@
-"""File operations with `posix` alone: importing `os` or `pathlib` costs more than a decision. Builtins only."""
+"""File operations with `posix` alone: importing `os` or `pathlib` costs more than a decision."""
+
+from __future__ import annotations
 
 import errno
 import posix
 import sys
 import time
+from collections.abc import Callable
 
 from hook.core.base.errors import ReassertError, TooLarge, Undecided
 from hook.core.base.text import message
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 SYMLINK_LIMIT = 40
 """Maximum number of symbolic links in a path; Linux's own limit, see path_resolution(7)."""
@@ -21,6 +20,13 @@ _WRITABLE_BY_GROUP, _WRITABLE_BY_OTHERS = 0o020, 0o002
 
 class Untrusted(ReassertError):
     """A user other than root can write to a file or replace it."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        self.why = why
+        """The reason."""
+        self.remedy = remedy
+        """The command against it."""
+        super().__init__(f"{why} ({remedy})")
 
 
 def is_file(status: posix.stat_result) -> bool:
@@ -65,36 +71,36 @@ def trusted(path: str) -> posix.stat_result:
     Raises Untrusted for another owner or mode, OSError if the path does not exist.
     """
     pending = path.split("/")[::-1]
-    at, hops = "/", 0
+    current, hops = "/", 0
     while True:
-        status = posix.lstat(at)
-        above = at.rpartition("/")[0] or "/"
+        status = posix.lstat(current)
+        above = current.rpartition("/")[0] or "/"
         if not _is_roots(status):
-            raise Untrusted(ownership_problem(at, status))
+            raise Untrusted(*ownership_problem(current, status))
         if status.st_mode & _S_IFMT == _S_IFLNK:
             hops += 1
             if hops > SYMLINK_LIMIT:
                 raise OSError(40, "Too many levels of symbolic links", path)
-            target = posix.readlink(at)
+            target = posix.readlink(current)
             pending += target.split("/")[::-1]
-            at = "/" if target.startswith("/") else above
+            current = "/" if target.startswith("/") else above
             continue
         while pending and pending[-1] in ("", "."):
             pending.pop()
         if not pending:
             return status
         part = pending.pop()
-        at = above if part == ".." else at.rstrip("/") + "/" + part
+        current = above if part == ".." else current.rstrip("/") + "/" + part
 
 
 _CHUNK = 64 * 1024
 """Bytes per read(2). It is below the size from which malloc calls mmap(2) for each buffer."""
 
 
-def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
+def read_fd(fd: int, limit: int, name: str, expected: int = 0) -> bytes:
     """All bytes of a descriptor, at most `limit`; with one read(2) if their number is `expected`.
 
-    `what`: the name in the error message. Raises TooLarge, OSError.
+    `name`: the name in the error message. Raises TooLarge, OSError.
     """
     chunks: list[bytes] = []
     size = 0
@@ -106,13 +112,44 @@ def read_fd(fd: int, limit: int, what: str, expected: int = 0) -> bytes:
             return b"".join(chunks)
         size += len(chunk)
         if size > limit:
-            raise TooLarge(f"{what} is larger than the limit of {limit} bytes")
+            raise TooLarge(f"{name} is larger than the limit of {limit} bytes")
         chunks.append(chunk)
 
 
-def read_file(path: str, limit: int) -> bytes:
-    """All bytes of a regular file, at most `limit`. Raises TooLarge, Undecided for another type of file, OSError."""
-    fd = posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)  # O_NONBLOCK: for a FIFO
+_WAITING: list[bool] = []
+
+
+def wait_for_leases() -> None:
+    """From now on `read_file` may wait for the end of a lease (fcntl(2), F_SETLEASE), up to fs.lease-break-time.
+
+    A cold start does: it answers no other start. The agent then lets one read the file, and the NRI plugin refuses
+    the container, because a runtime disconnects a plugin that does not answer in time.
+    """
+    _WAITING.append(True)
+
+
+def _opened_to_read(path: str, waits: bool) -> int:
+    """A descriptor of a file. Does not wait for a FIFO's writer. Raises Undecided, OSError."""
+    try:
+        return posix.open(path, posix.O_RDONLY | posix.O_CLOEXEC | posix.O_NONBLOCK)
+    except BlockingIOError:
+        if not (waits and _WAITING):
+            raise
+    leased = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)
+    try:
+        if not is_file(posix.fstat(leased)):
+            raise Undecided(f"{path} is not a regular file")
+        return posix.open(f"/proc/self/fd/{leased}", posix.O_RDONLY | posix.O_CLOEXEC)
+    finally:
+        posix.close(leased)
+
+
+def read_file(path: str, limit: int, waits: bool = False) -> bytes:
+    """All bytes of a regular file, at most `limit`. Raises TooLarge, Undecided for another type of file, OSError.
+
+    `waits`: for the end of a lease, after `wait_for_leases`. Without it an open(2) fails that would wait.
+    """
+    fd = _opened_to_read(path, waits)
     try:
         status = posix.fstat(fd)
         if not is_file(status):
@@ -138,9 +175,10 @@ def temporary_of(path: str, pid: int) -> str:
 def replace_file(
     path: str,
     data: bytes,
+    *,
     mode: int = 0o600,
     temporary: str = "",
-    before_rename: "Callable[[], None] | None" = None,
+    before_rename: Callable[[], None] | None = None,
 ) -> None:
     """Replace a file's content atomically: temporary file in the same directory, fsync, rename.
 
@@ -176,7 +214,7 @@ def replace_file(
         raise
 
 
-def own_command() -> "list[str]":
+def own_command() -> list[str]:
     """The command that starts this program again: the frozen executable, or python and the package's path."""
     if hasattr(sys, "_MEIPASS"):
         return [sys.executable]
@@ -192,7 +230,7 @@ def timestamp(nanoseconds: int) -> str:
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # EAGAIN: fork(2)
 
 
-def is_shortage(error: "BaseException | None") -> bool:
+def is_shortage(error: BaseException | None) -> bool:
     """Whether descriptors, memory, disk space or processes ran out, in an error or its cause, whatever its path."""
     if isinstance(error, OSError):
         return error.errno in _SHORT
@@ -213,12 +251,17 @@ def make_directory(path: str, mode: int) -> None:
             pass
 
 
-def open_to_append(path: str, mode: int, flags: int = 0) -> int:
-    """A descriptor to append to a file. A missing file or directory is made. Raises OSError."""
+def open_to_append(path: str, mode: int, flags: int = 0, directory: int | None = None) -> int:
+    """A descriptor to append to a file. A missing file or directory is made. Raises OSError.
+
+    `directory`: a descriptor of the one in which the path begins.
+    """
     flags |= posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC
     try:
-        return posix.open(path, flags, mode)
+        return posix.open(path, flags, mode, dir_fd=directory)
     except FileNotFoundError:
+        if directory is not None:  # removed meanwhile
+            raise
         make_directory(path.rpartition("/")[0] or "/", 0o750)
         return posix.open(path, flags, mode)
 
@@ -232,12 +275,12 @@ def append_line(path: str, line: bytes, mode: int = 0o600) -> None:
         posix.close(fd)
 
 
-def ownership_problem(path: str, status: posix.stat_result) -> str:
-    """Why a user other than root can change a file for which this is so (hook.core.base.system.trusted)."""
+def ownership_problem(path: str, status: posix.stat_result) -> tuple[str, str]:
+    """Why a user other than root can change a file for which this is so (`trusted`), and the command against that."""
     if status.st_uid != 0:
-        return f"{path} belongs to uid {status.st_uid}; it must belong to root (chown root {path})"
+        return f"{path} belongs to uid {status.st_uid}; it must belong to root", f"chown root {path}"
     mode = f"{status.st_mode & 0o7777:04o}"
-    return f"{path} is writable by others (mode {mode}); only root may write it (chmod go-w {path})"
+    return f"{path} is writable by others (mode {mode}); only root may write it", f"chmod go-w {path}"
 
 
 def say(text: str, is_hook: bool = False) -> None:
@@ -246,14 +289,14 @@ def say(text: str, is_hook: bool = False) -> None:
     `is_hook`: on the runtime's, if this process is a hook whose own the runtime may have opened for an annotation.
     """
     try:
-        stderr = hooks_stderr("self") if is_hook else OWN
-        if stderr != NONE:
-            write_all(2 if stderr == OWN else stderr, f"reassert: {message(text)}\n".encode())
+        stderr = hooks_stderr("self") if is_hook else OWN_STDERR
+        if stderr != NO_STDERR:
+            write_all(2 if stderr == OWN_STDERR else stderr, f"reassert: {message(text)}\n".encode())
     except OSError:
         pass
 
 
-def stat_of(pid: "int | str") -> list[str]:
+def stat_of(pid: int | str) -> list[str]:
     """The fields of /proc/PID/stat from the state on (proc_pid_stat(5)). Raises OSError.
 
     The name of the program is before them, which may have any byte.
@@ -262,11 +305,11 @@ def stat_of(pid: "int | str") -> list[str]:
         return file.read().rpartition(b") ")[2].decode().split()
 
 
-OWN, NONE = -1, -2
+OWN_STDERR, NO_STDERR = -1, -2
 
 
-def hooks_stderr(pid: "int | str") -> int:
-    """Where a hook may write: OWN standard error, a descriptor of its runtime's, which this opens, or NONE.
+def hooks_stderr(pid: int | str) -> int:
+    """Where a hook may write: OWN_STDERR, a descriptor of its runtime's, which this opens, or NO_STDERR.
 
     runc gives hooks a pipe. crun gives them /dev/null, or a file of the node that the annotation run.oci.hooks.stderr
     names and that crun opens as root. Other hooks pass on their own, which is also the parent's. An engine reads the
@@ -274,14 +317,14 @@ def hooks_stderr(pid: "int | str") -> int:
     """
     try:
         if posix.readlink(f"/proc/{pid}/fd/2").startswith(("pipe:[", "socket:[")):
-            return OWN
+            return OWN_STDERR
         own = posix.stat(f"/proc/{pid}/fd/2")
         parent = int(stat_of(pid)[1])
         if parent <= 1:
-            return NONE
+            return NO_STDERR
         runtimes = posix.stat(f"/proc/{parent}/fd/2")
         if (own.st_dev, own.st_ino) == (runtimes.st_dev, runtimes.st_ino):
-            return OWN
+            return OWN_STDERR
         with open(f"/proc/{parent}/fdinfo/2", "rb") as file:
             access = int(file.read().partition(b"flags:")[2].split()[0], 8) & (posix.O_WRONLY | posix.O_RDWR)
         if access:
@@ -289,7 +332,7 @@ def hooks_stderr(pid: "int | str") -> int:
             return posix.open(f"/proc/{parent}/fd/2", flags)
     except (OSError, ValueError, IndexError):
         pass
-    return NONE
+    return NO_STDERR
 
 
 def discard_output() -> None:

@@ -1,24 +1,22 @@
-"""Escape and shorten text of a pod, an image or a CLI user for logs, messages and terminals.
+"""Escape and shorten text of a pod, an image or a CLI user for logs, messages and terminals."""
 
-Part of the start path: builtins only.
-"""
+from __future__ import annotations
 
-import sys
+from collections.abc import Callable, Sequence
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from hook.core.base import digest
 
-STRING = 256
+QUOTE_LIMIT = 256
 """Bytes of UTF-8 that are kept of one string in a message."""
 
-MESSAGE = 4096
+MESSAGE_LIMIT = 4096
 """Maximum number of bytes of UTF-8 in a message to an engine or on standard error."""
 
-REASONS = 8
-"""Maximum number of reasons that a refusal lists."""
+WHERE_TO_LOOK = "; on the node: reassert help break-glass"
+"""The end of every refusal. A shell that reads it starts no program, and no mark up is in it."""
 
-_CHUNK = 1 << 16
+REASONS_LISTED = 8
+"""Maximum number of reasons that a refusal lists."""
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -50,26 +48,12 @@ def head(text: str, limit: int) -> str:
     return text if len(kept) == len(text) else kept
 
 
-def measure(text: str) -> "tuple[int, str]":
-    """The length in bytes of UTF-8, and the first 16 hex digits of the sha256 of these bytes."""
-    if sys.version_info >= (3, 12):  # an extension module in some builds of Python: loaded only when text was cut
-        from _sha2 import sha256
-    else:
-        from _sha256 import sha256  # type: ignore[import-not-found]  # typeshed does not know it
-    digest, size = sha256(), 0
-    for at in range(0, len(text), _CHUNK):  # encoding all of it at once would copy up to 32 MiB
-        data = _utf8(text[at : at + _CHUNK])
-        size += len(data)
-        digest.update(data)
-    return size, digest.hexdigest()[:16]
-
-
-def inert(text: str, active: "frozenset[str]") -> str:
+def inert(text: str, active: frozenset[str]) -> str:
     r"""The text with these characters of ASCII escaped: `\x24`."""
     return "".join([f"\\x{ord(c):02x}" if c in active else c for c in text])
 
 
-def shortened(text: str, limit: int = STRING, escaped: "Callable[[str], str]" = str) -> str:
+def shortened(text: str, limit: int = QUOTE_LIMIT, escaped: Callable[[str], str] = str) -> str:
     """The text, or a prefix with the length and hash of the whole: `abc… (1000 bytes, sha256 12ab…)`.
 
     For text of a pod that a message quotes. The result is at most 60 bytes longer than `limit`. `escaped`: returns the
@@ -80,29 +64,30 @@ def shortened(text: str, limit: int = STRING, escaped: "Callable[[str], str]" = 
     shown = head(whole, limit)
     if kept is text and shown is whole:
         return whole
-    size, digest = measure(text)
-    return f"{shown}… ({size} bytes, sha256 {digest})"
+    size, hashed = digest.measure(text)
+    return f"{shown}… ({size} bytes, sha256 {hashed})"
 
 
-def joined(reasons: "Sequence[object]") -> str:
-    """Reasons in one line, each shortened. Beyond REASONS of them, only their number follows."""
-    listed = [shortened(str(reason)) for reason in reasons[:REASONS]]
-    if len(reasons) > REASONS:
-        listed.append(f"and {len(reasons) - REASONS} more")
+def joined(reasons: Sequence[object]) -> str:
+    """Reasons in one line, each shortened. Beyond REASONS_LISTED of them, only their number follows."""
+    listed = [shortened(str(reason)) for reason in reasons[:REASONS_LISTED]]
+    if len(reasons) > REASONS_LISTED:
+        listed.append(f"and {len(reasons) - REASONS_LISTED} more")
     return "; ".join(listed)
 
 
 def message(text: str) -> str:
-    """The text as one line for an engine or a terminal: escaped, at most MESSAGE bytes.
+    """The text as one line for an engine or a terminal: escaped, at most MESSAGE_LIMIT bytes.
 
-    Idempotent: message(message(text)) == message(text).
+    WHERE_TO_LOOK stays at its end. Idempotent: message(message(text)) == message(text).
     """
-    kept = head(text, MESSAGE)
+    kept = head(text, MESSAGE_LIMIT)
     shown = printable(kept)
-    if kept is text and head(shown, MESSAGE) is shown:
+    if kept is text and head(shown, MESSAGE_LIMIT) is shown:
         return shown
-    size, digest = measure(text)
-    return f"{head(shown, MESSAGE - 64)}… ({size} bytes, sha256 {digest})"
+    size, hashed = digest.measure(text)
+    end = WHERE_TO_LOOK if text.endswith(WHERE_TO_LOOK) else ""
+    return f"{head(shown, MESSAGE_LIMIT - 64 - len(end))}… ({size} bytes, sha256 {hashed}){end}"
 
 
 def _utf8(text: str) -> bytes:

@@ -1,4 +1,6 @@
-"""URLs in text of a pod or of the policy, for logs and terminals. Builtins only."""
+"""URLs in text of a pod or of the policy, for logs and terminals."""
+
+from __future__ import annotations
 
 
 def without_credentials(text: str) -> str:
@@ -12,6 +14,6 @@ def without_credentials(text: str) -> str:
 
 def _hostname(text: str, needed: str) -> str:
     """The text with `***` for what is before the last `@` of its authority, if that has `needed`."""
-    end = min([at for at in map(text.find, "/?# \"'") if at >= 0], default=len(text))
-    user, at, host = text[:end].rpartition("@")
-    return f"***@{host}{text[end:]}" if at and needed in user else text
+    end = min([separator for separator in map(text.find, "/?# \"'") if separator >= 0], default=len(text))
+    user, separator, host = text[:end].rpartition("@")
+    return f"***@{host}{text[end:]}" if separator and needed in user else text

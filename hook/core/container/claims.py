@@ -1,19 +1,20 @@
-"""The CDI devices that a pod's resource claims gave it (Dynamic Resource Allocation). Only nodes with claims load it.
+"""The CDI devices that a pod's resource claims gave it (Dynamic Resource Allocation).
 
 kubelet keeps the claims of its pods in dra_manager_state. It holds pod UIDs, but no container names: which of a pod's
 containers a claim is for stands in the pod, and kubelet's PodResources tells it (hook.core.facts.cri). kubelet writes
 the file before it creates the pod's sandbox.
 """
 
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
 from hook.core.base.errors import Undecided
 from hook.core.base.jsontext import Malformed, decode, parse
 from hook.core.container.cdi import items
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-KIND, API = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
+CLAIMS_KIND, CLAIMS_API = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
 
 
 class Unknown(Malformed):
@@ -21,22 +22,23 @@ class Unknown(Malformed):
 
 
 class Claim:
-    """A resource claim of a pod. `cdi`: fully qualified CDI device names. `requests`: how many requests it has.
+    """A resource claim of a pod."""
 
-    `is_whole`: whether the container is known to have all of these devices. `mounts`: (host path, container path,
-    options). `devices`: (host path, container path, permissions). Both are what the CDI specs of the devices place.
-    """
-
-    def __init__(self, namespace: str, name: str, cdi: "list[str]", requests: int = 1) -> None:
+    def __init__(self, namespace: str, name: str, cdi: list[str], requests: int = 1) -> None:
         self.namespace = namespace
         self.name = name
         self.cdi = cdi
+        """Fully qualified CDI device names."""
         self.requests = requests
+        """The number of its requests."""
         self.is_whole = False
+        """Whether the container is known to have all of these devices."""
         self.mounts: list[tuple[str, str, list[str]]] = []
+        """(host path, container path, options), which the CDI specs of the devices place."""
         self.devices: list[tuple[str, str, str]] = []
+        """(host path, container path, permissions), likewise."""
 
-    def place(self, edits: "dict[str, Any]") -> None:
+    def place(self, edits: dict[str, Any]) -> None:
         """Add what `containerEdits` place, as far as it is restored: bind mounts, and nodes that the node has.
 
         CDI's default of `permissions` is rwm. NRI cannot give `m`, and a container that has the node needs no mknod(2).
@@ -54,13 +56,11 @@ class Claim:
         return f"claim {self.name}"
 
 
-def claims(data: bytes, uid: str, path: str, asked: "list[str] | None" = None) -> "list[Claim]":
+def claims(data: bytes, uid: str, path: str, asked: list[str] | None = None) -> list[Claim]:
     """The claims of one pod; with `asked`, those of them and their devices that kubelet asked for by CDI name.
 
     Raises Undecided for a file of another version, or with a wrong checksum.
     """
-    from zlib import crc32  # a file to load, which only a start with such a file pays for
-
     try:
         outer = parse(decode(data))
         text = outer.get("Data") if isinstance(outer, dict) else None
@@ -70,45 +70,43 @@ def claims(data: bytes, uid: str, path: str, asked: "list[str] | None" = None) -
             raise Malformed("its checksum is wrong")
         state = parse(text)
         kind, version = (state.get("kind"), state.get("apiVersion")) if isinstance(state, dict) else (None, None)
-        if (kind, version) != (KIND, API):
-            raise Unknown(f"{kind} {version} is not the known version, {KIND} {API}")
-        found = [_claim(entry) for entry in state.get("ClaimInfoStateList") or [] if uid in _object(entry, "PodUIDs")]
+        if (kind, version) != (CLAIMS_KIND, CLAIMS_API):
+            raise Unknown(f"{kind} {version} is not the known version, {CLAIMS_KIND} {CLAIMS_API}")
+        of_pod = [_claim(entry) for entry in state.get("ClaimInfoStateList") or [] if uid in _object(entry, "PodUIDs")]
     except (Malformed, UnicodeEncodeError) as error:
         remedy = "drain the node, remove the file and restart kubelet"
         if isinstance(error, Unknown):
             remedy = "use a version of reassert that knows it"
         raise Undecided(f"kubelet's record of resource claims, {path}: {error}; {remedy}") from None
     if asked is None:
-        return found
-    for claim in found:
+        return of_pod
+    for claim in of_pod:
         claim.cdi = [name for name in claim.cdi if name in asked]
         claim.is_whole = True
-    return [claim for claim in found if claim.cdi]
+    return [claim for claim in of_pod if claim.cdi]
 
 
-def of_container(
-    found: "list[Claim]", said: "dict[str, str] | None", container: "str | None"
-) -> "tuple[list[Claim], str]":
+def of_container(of_pod: list[Claim], answer: dict[str, str] | None, container: str | None) -> tuple[list[Claim], str]:
     """The claims of a pod that the container names, and why its devices are not known exactly, or "".
 
-    `said`: the claims of each container (hook.core.facts.cri), None without an answer. A claim about which there is no
-    answer counts for each container of the pod. A container that names a claim may have named one of several requests.
+    `answer`: the claims of each container (hook.core.facts.cri), None without an answer. A claim without an answer
+    counts for each container of the pod. A container that names a claim may have named one of several requests.
     """
-    if said is None:
-        return found, "kubelet's PodResources gave no answer"
-    if container not in said:
-        return found, "kubelet's PodResources does not list the container; it lists no init containers"
-    if not {f"{claim.namespace}/{claim.name}" for claim in found}.issuperset(" ".join(said.values()).split()):
-        return found, "kubelet's PodResources lists another pod of this name"
-    named = said[container].split()
-    found = [claim for claim in found if f"{claim.namespace}/{claim.name}" in named]
-    for claim in found:
+    if answer is None:
+        return of_pod, "kubelet's PodResources gave no answer"
+    if container not in answer:
+        return of_pod, "kubelet's PodResources does not list the container; it lists no init containers"
+    if not {f"{claim.namespace}/{claim.name}" for claim in of_pod}.issuperset(" ".join(answer.values()).split()):
+        return of_pod, "kubelet's PodResources lists another pod of this name"
+    named = answer[container].split()
+    of_pod = [claim for claim in of_pod if f"{claim.namespace}/{claim.name}" in named]
+    for claim in of_pod:
         claim.is_whole = claim.requests < 2
-    several = [str(claim) for claim in found if not claim.is_whole]
-    return found, f"kubelet's PodResources does not tell the requests of {several[0]} apart" if several else ""
+    several = [str(claim) for claim in of_pod if not claim.is_whole]
+    return of_pod, f"kubelet's PodResources does not tell the requests of {several[0]} apart" if several else ""
 
 
-def _claim(entry: "dict[str, Any]") -> Claim:
+def _claim(entry: dict[str, Any]) -> Claim:
     names, requests = [], set()
     for driver in _object(entry, "DriverState").values():
         for device in driver.get("Devices") or [] if isinstance(driver, dict) else ():
@@ -117,12 +115,12 @@ def _claim(entry: "dict[str, Any]") -> Claim:
     return Claim(str(entry.get("Namespace")), str(entry.get("ClaimName")), names, len(requests))
 
 
-def _object(entry: object, member: str) -> "dict[str, Any]":
-    found: dict[str, Any] = _member(entry, member, dict)
-    return found
+def _object(entry: object, member: str) -> dict[str, Any]:
+    value: dict[str, Any] = _member(entry, member, dict)
+    return value
 
 
-def _member(entry: object, member: str, kind: "type[Any]") -> "Any":
+def _member(entry: object, member: str, kind: type[Any]) -> Any:
     value = entry.get(member) if isinstance(entry, dict) else ""
     if value is None:
         return kind()

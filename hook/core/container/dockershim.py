@@ -1,8 +1,10 @@
 """Which pod's container docker starts, by what kubelet, dockershim or cri-dockerd, and dockerd have written about it.
 
 The table in hook/core/container/identity.py says who can write each of these files. Start path, loaded for containers
-of docker in a pod's cgroup; builtins only.
+of docker in a pod's cgroup.
 """
+
+from __future__ import annotations
 
 import posix
 
@@ -29,19 +31,20 @@ _HEXADECIMAL = frozenset("0123456789abcdef")
 def prove(
     identity: Identity,
     kubelet_root: str,
+    *,
     asks: bool = False,
     pod_logs: str = POD_LOGS,
-    sandboxes: "tuple[str, ...]" = SANDBOXES,
+    sandboxes: tuple[str, ...] = SANDBOXES,
 ) -> Identity:
     """The identity of a container of docker as far as root's files prove it; without proof, `identity`.
 
     `asks`: whether the pod's labels are asked for. Raises OSError for a shortage.
     """
-    said = identity.unproven
+    unproven = identity.unproven
     try:
         identity = _proven(identity, kubelet_root, pod_logs, sandboxes)
-        if asks and said and identity.kubernetes:
-            identity.labels = _pod_labels(said[2], _container_id(said[1]), identity.types == (SANDBOX,))
+        if asks and unproven and identity.kubernetes:
+            identity.labels = _pod_labels(unproven[2], _container_id(unproven[1]), identity.types == (SANDBOX,))
     except OSError as error:
         if is_shortage(error):
             raise
@@ -50,7 +53,7 @@ def prove(
     return identity
 
 
-def _proven(identity: Identity, kubelet_root: str, pod_logs: str, sandboxes: "tuple[str, ...]") -> Identity:
+def _proven(identity: Identity, kubelet_root: str, pod_logs: str, sandboxes: tuple[str, ...]) -> Identity:
     if identity.unproven is None:
         return identity
     uid, cgroup, root, sources = identity.unproven
@@ -68,7 +71,7 @@ def _proven(identity: Identity, kubelet_root: str, pod_logs: str, sandboxes: "tu
     elif not name:
         return identity
     namespace, pod = _pod(uid, pod_logs)
-    return Identity(DOCKER, True, namespace, pod, uid, name, types)
+    return Identity(DOCKER, True, namespace=namespace, pod=pod, uid=uid, container=name, types=types)
 
 
 def _container_id(cgroup: str) -> str:
@@ -76,7 +79,7 @@ def _container_id(cgroup: str) -> str:
     return cgroup.replace(":", "/").rpartition("/")[2]
 
 
-def _pod_labels(root: str, container_id: str, is_sandbox: bool) -> "dict[str, str] | None":
+def _pod_labels(root: str, container_id: str, is_sandbox: bool) -> dict[str, str] | None:
     """The pod's labels: those of its sandbox, whose id is a label of each proven container.
 
     dockershim writes this label last, also over an image's. Raises Untrusted, Malformed, OSError.
@@ -88,13 +91,13 @@ def _pod_labels(root: str, container_id: str, is_sandbox: bool) -> "dict[str, st
     return mine if labels else None
 
 
-def _docker_labels(root: str, container_id: str) -> "dict[str, object]":
+def _docker_labels(root: str, container_id: str) -> dict[str, object]:
     config = (_record(root, container_id, "config.v2.json") or {}).get("Config")
     labels = config.get("Labels") if isinstance(config, dict) else None
     return labels if isinstance(labels, dict) else {}
 
 
-def _record(root: str, container_id: str, name: str) -> "dict[str, object] | None":
+def _record(root: str, container_id: str, name: str) -> dict[str, object] | None:
     """A file of dockerd about a container, None without. Raises Untrusted, Malformed, OSError.
 
     `root`: the path of its root filesystem: DATA-ROOT/overlay2/LAYER/merged, DATA-ROOT/rootfs/overlayfs/ID, … With
@@ -105,8 +108,8 @@ def _record(root: str, container_id: str, name: str) -> "dict[str, object] | Non
     for parts in (3, 4) if is_id and root.startswith("/") else ():
         path = f"{'/'.join(above[:-parts])}/containers/{container_id}/{name}"
         if _is_trusted(path):
-            found = parse(decode(bounded(read_file(path, _LIMIT), _ENTRIES, path)))
-            return found if isinstance(found, dict) else None
+            record = parse(decode(bounded(read_file(path, _LIMIT), _ENTRIES, path)))
+            return record if isinstance(record, dict) else None
     return None
 
 
@@ -119,10 +122,10 @@ def _is_trusted(path: str) -> bool:
     return True
 
 
-def _pod(uid: str, pod_logs: str) -> "tuple[str | None, str | None]":
+def _pod(uid: str, pod_logs: str) -> tuple[str | None, str | None]:
     """A pod's namespace and name; None if kubelet's directories do not tell. Raises OSError."""
     try:
-        found = [name.split("_") for name in posix.listdir(pod_logs) if name.endswith("_" + uid)]
+        names = [name.split("_") for name in posix.listdir(pod_logs) if name.endswith("_" + uid)]
     except (FileNotFoundError, NotADirectoryError):
         return None, None
-    return (found[0][0], found[0][1]) if len(found) == 1 and len(found[0]) == 3 else (None, None)
+    return (names[0][0], names[0][1]) if len(names) == 1 and len(names[0]) == 3 else (None, None)

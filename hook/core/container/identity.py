@@ -1,4 +1,4 @@
-"""A container's identity (engine, namespace, pod, name, image), read from config.json. Start path: builtins only.
+"""A container's identity (engine, namespace, pod, name, image), read from config.json.
 
 A field that a pod, an image or an engine's user can write never excludes a container from the policy. Annotations are
 such fields, so they count only if something else proves which engine wrote config.json:
@@ -33,18 +33,22 @@ makes all of these before the container starts. The directory of logs then names
 kubelet's labels count, since no label of an image replaces them: they name its sandbox, which has the pod's labels.
 """
 
+from __future__ import annotations
+
 from hook.core.container.spec import Spec
 
 SANDBOX, INIT, CONTAINER, EPHEMERAL = "sandbox", "init", "container", "ephemeral"
 TYPES = (SANDBOX, INIT, CONTAINER, EPHEMERAL)
 
 APP_TYPES = (CONTAINER, INIT, EPHEMERAL)
-"""Types that containerd does not distinguish: it writes "container" for all three. `io.kubernetes.container.type` would
-distinguish them, but an engine that copies it into the spec copies a pod's own annotation of that name too, so it does
-not count."""
+"""Types that no engine distinguishes: it writes "container" for all three, and kubelet tells it no more."""
+
+NOT_LISTED = (INIT, EPHEMERAL)
+"""Those of them that kubelet's PodResources does not list. Nothing on the node distinguishes the two. A sidecar, which
+is an init container with `restartPolicy: Always`, is listed, and counts as CONTAINER."""
 
 CONTAINERD, CRIO, PODMAN, DOCKER = "containerd", "cri-o", "podman", "docker"
-"""Engines of containers. `node install` has other names for some: hook.node.engines.registry.CONTAINERS_OF."""
+"""Engines of containers. `install` has other names for some: hook.node.engines.facts."""
 _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN, "docker": DOCKER}
 
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
@@ -54,43 +58,54 @@ _KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet
 
 
 class Identity:
-    """A container's names. None means unknown to this adapter.
-
-    `kubernetes`: True for a container of a pod, False for a container outside Kubernetes, None if that is unknown.
-    `types`: the container types (of TYPES) that it may have; exactly one if the type is known.
-    `labels`: the pod's labels. `cdi`: the CDI devices that kubelet asked for. `digest`: the image as NAME@DIGEST. NRI
-    alone has the last two; docker's containers have labels, and an engine can be asked (hook.core.facts.cri).
-    `unproven`: what docker's config.json says of a pod, until files prove it (hook.core.container.dockershim): the
-    pod's UID, cgroupsPath, the path of the root filesystem, and the sources of the mounts.
-    """
+    """A container's names. None means unknown to this adapter."""
 
     def __init__(
         self,
         engine: str,
-        kubernetes: "bool | None",
-        namespace: "str | None" = None,
-        pod: "str | None" = None,
-        uid: "str | None" = None,
-        container: "str | None" = None,
-        types: "tuple[str, ...]" = TYPES,
-        image: "str | None" = None,
-        labels: "dict[str, str] | None" = None,
-        cdi: "list[str] | None" = None,
+        kubernetes: bool | None,
+        *,
+        namespace: str | None = None,
+        pod: str | None = None,
+        uid: str | None = None,
+        container: str | None = None,
+        types: tuple[str, ...] = TYPES,
+        image: str | None = None,
+        labels: dict[str, str] | None = None,
+        cdi: list[str] | None = None,
     ) -> None:
         self.engine = engine
         self.kubernetes = kubernetes
+        """True for a container of a pod, False for a container outside Kubernetes, None if that is unknown."""
         self.namespace = namespace
         self.pod = pod
         self.uid = uid
         self.container = container
         self.types = types
+        """The types (of TYPES) that the container may have: (CONTAINER,), NOT_LISTED, (SANDBOX,), or more of them."""
         self.image = image
         self.labels = labels
+        """The pod's labels, of docker's containers; else an engine can be asked (hook.core.facts.cri)."""
         self.cdi = cdi
+        """The CDI devices that kubelet asked for. NRI alone has them."""
         self.unproven: tuple[str, str, str, list[str]] | None = None
+        """What docker's config.json says of a pod, until files prove it (hook.core.container.dockershim): the pod's
+        UID, cgroupsPath, the path of the root filesystem, and the sources of the mounts."""
         self.digest: str | None = None
+        """The image as NAME@DIGEST. NRI alone has it."""
+        self.of_kubelet: tuple[dict[str, str] | None] | None = None
+        """kubelet's answer about the pod, once kubelet was asked (hook.core.facts.cri.of_kubelet)."""
 
-    def as_dict(self) -> "dict[str, str]":
+    @property
+    def proven_uid(self) -> str:
+        """The UID of the pod as one name of a path; "" without a proven pod.
+
+        No pod's author chooses it: the engine has it in its record of what kubelet asked for.
+        """
+        uid = self.uid or ""
+        return uid if self.kubernetes and uid.strip(".") and "/" not in uid else ""
+
+    def as_dict(self) -> dict[str, str]:
         """The known fields, for an event or a table."""
         fields = ((key, getattr(self, key)) for key in ("namespace", "pod", "uid", "container", "image"))
         return {key: value for key, value in fields if value}
@@ -149,14 +164,14 @@ def _engine(cgroup: str, where: str) -> str:
     return DOCKER if directories[-2:-1] == ["moby"] else ""
 
 
-def types_of(container_type: "str | None") -> "tuple[str, ...]":
+def types_of(container_type: str | None) -> tuple[str, ...]:
     """The types that a container may have, by the engine's own name of its type."""
     if container_type == SANDBOX:
         return (SANDBOX,)
     return APP_TYPES if container_type == CONTAINER else TYPES
 
 
-def _containerd(annotations: "dict[str, str]") -> Identity:
+def _containerd(annotations: dict[str, str]) -> Identity:
     """The identity of a container of containerd.
 
     Its CRI plugin writes these after the pod's annotations that `pod_annotations` and `container_annotations` allow. It
@@ -176,7 +191,7 @@ def _containerd(annotations: "dict[str, str]") -> Identity:
     )
 
 
-def crio(annotations: "dict[str, str]") -> Identity:
+def crio(annotations: dict[str, str]) -> Identity:
     """CRI-O writes in this order: a pod's allowed annotations, its own annotations, kubelet's labels one by one.
 
     For a sandbox it writes the pod's annotations between its own and kubelet's labels, so there only kubelet's labels
@@ -197,7 +212,7 @@ def crio(annotations: "dict[str, str]") -> Identity:
     )
 
 
-def crio_image(annotations: "dict[str, str]") -> "str | None":
+def crio_image(annotations: dict[str, str]) -> str | None:
     """The image that kubelet requested; None if it requested an ID.
 
     CRI-O's `ImageName` does not count: it is any one of the names that the image's ID has in CRI-O's store.
@@ -217,7 +232,7 @@ def _podman() -> Identity:
     return Identity(PODMAN, False, types=(CONTAINER,))
 
 
-def _docker(spec: Spec, uid: "str | None", path: str) -> Identity:
+def _docker(spec: Spec, uid: str | None, path: str) -> Identity:
     """A docker container. `uid`: of kubelet's cgroup `pod<uid>`, in `path`. No annotation counts (`--annotation`).
 
     A docker user can set the cgroup parent too. hook.core.container.dockershim proves whether it is a pod's container,
@@ -226,11 +241,11 @@ def _docker(spec: Spec, uid: "str | None", path: str) -> Identity:
     if uid is None:
         return Identity("", False, types=(CONTAINER,))
     identity = Identity(DOCKER, None)
-    identity.unproven = uid, path, str(spec.root.get("path")), [str(mount.get("source")) for mount in spec.mounts]
+    identity.unproven = uid, path, str(spec.root.get("path")), [mount.source for mount in spec.mounts]
     return identity
 
 
-def _cgroup_uid(path: str) -> "str | None":
+def _cgroup_uid(path: str) -> str | None:
     """The pod UID in linux.cgroupsPath: `/kubepods/burstable/pod<uid>/…`, or systemd's `kubepods-pod<uid_>.slice:…`."""
     if "kubepods" not in path:
         return None

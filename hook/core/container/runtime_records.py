@@ -1,4 +1,4 @@
-"""Find a container's bundle in the real runtime's state directory. Part of the start path: builtins only.
+"""Find a container's bundle in the real runtime's state directory.
 
 The path of the real runtime does not show which runtime it is: it may be a link, a script or another program in front
 of runc or crun. So all state directories of these runtimes are searched for the container's id:
@@ -11,17 +11,16 @@ of runc or crun. So all state directories of these runtimes are searched for the
 | runsc | /run/runsc; rootless $XDG_RUNTIME_DIR/runsc | ../ID_sandbox:SANDBOX.state | `bundleDir` |
 """
 
+from __future__ import annotations
+
 import posix
+from collections.abc import Callable
+from typing import Any
 
 from hook.core.base.errors import Undecided, named
 from hook.core.base.jsontext import Malformed, bounded, decode, parse
 from hook.core.base.system import read_file
-from hook.core.container.spec import ENTRIES, LIMIT
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from hook.core.container.spec import CONFIG_ENTRIES, CONFIG_LIMIT
 
 STATE_JSON, STATUS = "/state.json", "/status"
 _NAMES = ("runc", "crun", "youki", "runsc")
@@ -32,7 +31,7 @@ def bundle_in(base: str) -> str:
     return bundle_from(base, STATE_JSON) or bundle_from(base, STATUS) or from_sandbox(base)
 
 
-def record_in(base: str) -> "tuple[dict[str, Any], str]":
+def record_in(base: str) -> tuple[dict[str, Any], str]:
     """A container's record in its state directory, of any runtime, and its bundle; empty if there is none.
 
     Raises Undecided, OSError.
@@ -47,10 +46,11 @@ def record_in(base: str) -> "tuple[dict[str, Any], str]":
 
 def bundle_of(
     container_id: str,
-    root: "str | None",
+    *,
+    root: str | None,
     real: str,
-    environment: "dict[bytes, bytes]",
-    recorded: "Callable[[str], str]" = bundle_in,
+    environment: dict[bytes, bytes],
+    recorded: Callable[[str], str] = bundle_in,
 ) -> str:
     """The container's bundle. `root`: the value of --root. `environment`: of the real runtime.
 
@@ -75,7 +75,7 @@ def bundle_of(
     return next(iter(bundles))
 
 
-def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> "list[str]":
+def _roots(root: str | None, real: str, environment: dict[bytes, bytes]) -> list[str]:
     """The state directories that the real runtime may use."""
     if root:
         return [root]
@@ -88,12 +88,18 @@ def _roots(root: "str | None", real: str, environment: "dict[bytes, bytes]") -> 
 
 
 def bundle_from(base: str, name: str) -> str:
-    """The bundle in STATE_JSON of runc or youki, or in STATUS of crun; "" if there is none."""
+    """The bundle in STATE_JSON of runc or youki, or the directory of crun's own config.json; "" if there is none.
+
+    crun copies the file that it creates a container from to `base`, beside STATUS, and its `exec` reads that copy: the
+    file may lie elsewhere (`--config`), and the bundle may have another config.json.
+    """
     record = _read_json(base + name)
-    return _bundle_of(record, name, base) if isinstance(record, dict) else ""
+    if not isinstance(record, dict):
+        return ""
+    return base if name == STATUS and _has_config(base) else _bundle_of(record, name, base)
 
 
-def _bundle_of(record: "dict[str, Any]", name: str, base: str) -> str:
+def _bundle_of(record: dict[str, Any], name: str, base: str) -> str:
     """The bundle in a record.
 
     crun (1.8.1, 1.21, 1.28) has "/" there for a container with a user namespace and a device, and config.json may be
@@ -104,13 +110,13 @@ def _bundle_of(record: "dict[str, Any]", name: str, base: str) -> str:
         return base if bundle == "/" or (bundle and not _has_config(bundle) and _has_config(base)) else bundle
     config = record.get("config")
     labels = config.get("labels") if isinstance(config, dict) else None
-    found = [str(label) for label in labels if str(label).startswith("bundle=")] if isinstance(labels, list) else []
-    if len(set(found)) > 1:
+    bundles = [str(label) for label in labels if str(label).startswith("bundle=")] if isinstance(labels, list) else []
+    if len(set(bundles)) > 1:
         # runc appends its own after those that it makes of annotations, and its `exec` takes the first (SearchLabels).
         raise Undecided(
             "an annotation names another bundle than the container's, which runc would take; create it again"
         )
-    return found[0][len("bundle=") :] if found else bundle
+    return bundles[0][len("bundle=") :] if bundles else bundle
 
 
 def from_sandbox(base: str) -> str:
@@ -142,14 +148,14 @@ def _has_config(directory: str) -> bool:
     return True
 
 
-def _bundle_member(record: "dict[str, object]", name: str = "bundle") -> str:
+def _bundle_member(record: dict[str, object], name: str = "bundle") -> str:
     bundle = record.get(name)
     return bundle if isinstance(bundle, str) else ""
 
 
 def _read_json(path: str) -> object:
     try:
-        return parse(decode(bounded(read_file(path, LIMIT), ENTRIES, path)))
+        return parse(decode(bounded(read_file(path, CONFIG_LIMIT, waits=True), CONFIG_ENTRIES, path)))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except Malformed as error:

@@ -1,22 +1,18 @@
-"""Read what device plugins and resource claims gave, for rules that need it. Part of the start path: builtins only."""
+"""Read what device plugins and resource claims gave, for rules that need it."""
+
+from __future__ import annotations
 
 import posix
 
 from hook.core.base.errors import Unacceptable, Undecided, describe
 from hook.core.base.mountinfo import status_of
 from hook.core.base.system import is_shortage
-from hook.core.container.allocation import LIMIT, allocations, checkpoint_path
+from hook.core.container import cdi, claims
+from hook.core.container.allocation import CHECKPOINT_LIMIT, allocations, checkpoint_path, plugins_beside
 from hook.core.container.identity import CONTAINERD, DOCKER, SANDBOX, Identity
-from hook.core.facts import Facts
-from hook.core.policy.entries import ALLOCATED, EXCLUSIVE
+from hook.core.facts import Facts, NodeAccess, cri, exclusive, files, sharing
+from hook.core.policy.entries import ALLOCATED_DEVICES, ALLOCATED_MOUNTS, EXCLUSIVE
 from hook.core.policy.model import Policy, Rule
-from hook.core.reserve import devices, mounts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hook.core.facts.cri import Ask
 
 CLAIMS_LIMIT = 64 * 1024 * 1024
 """Maximum size of kubelet's record of resource claims in bytes. A claim is about 400 bytes."""
@@ -26,52 +22,43 @@ _DEVICE_TYPES = {0o020000: "c", 0o060000: "b"}
 
 
 def gather_allocated(
-    facts: Facts,
-    policy: Policy,
-    identity: Identity,
-    rules: "list[Rule]",
-    read: "Callable[[str, int], bytes]",
-    check_source: "Callable[[Facts, str], None]",
-    asks: "tuple[str, Ask | None]",
-    container_id: str,
+    facts: Facts, node: NodeAccess, policy: Policy, *, identity: Identity, rules: list[Rule], container_id: str
 ) -> None:
     """Read the container's device allocations and its claims, and what the rules reserve of them.
 
-    `read`: reads kubelet's device checkpoint, and its record of resource claims. `check_source`: looks at a hostPath.
-    `asks`, `container_id`: as in hook.core.decide.Case, with an empty name of the store if no engine is asked.
+    `container_id`: in the engine.
     """
-    _read_allocations(facts, policy, identity, read)
-    if identity.uid is not None and not facts.allocation_problem and any(map(_uses_claims, rules)):
-        _read_claims(facts, policy, identity, identity.uid, read, asks, container_id)
-    trusted = [entry for rule in rules for env in rule.env for entry in env.trusted]
+    _read_allocations(facts, node, policy, identity)
+    if identity.uid is not None and not facts.allocation_problem and True in [rule.uses_claims for rule in rules]:
+        _read_claims(facts, node, policy, identity=identity, uid=identity.uid, container_id=container_id)
+    trusting = [env for rule in rules for env in rule.env if env.trusted]
+    trusted = [entry for env in trusting for entry in env.trusted]
     if trusted and identity.kubernetes and not facts.allocation_problem:
-        from hook.core.facts.sharing import held_by  # only a policy that uses it loads it
-
         try:
-            facts.shared = held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), read)
+            facts.shared = sharing.held_by(trusted, identity.namespace, checkpoint_path(policy.kubelet_root), node.read)
+            facts.shared_devices = {env.name: sharing.devices(facts.shared, env.name) for env in trusting}
         except (OSError, Undecided) as error:
             facts.allocation_problem = _problem(error)
-    patterns = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, ())]
+    patterns = [pattern for rule in rules for pattern in rule.raw.get(EXCLUSIVE, ())]
     if patterns and not facts.allocation_problem:
-        from hook.core.facts.exclusive import gather_devices  # only a policy that uses it loads it
-
         try:
-            facts.devices = gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
+            facts.devices = exclusive.gather_devices(patterns, facts.allocations + facts.shared, facts.claims)
         except (OSError, Undecided) as error:
             facts.allocation_problem = _problem(error)
     for rule in rules:
         for allocation in facts.given():
-            for source, _, _ in allocation.mounts if mounts.PART in rule.allocations else []:
-                check_source(facts, source)
-            for path, _, _ in allocation.devices if devices.PART in rule.allocations else []:
+            for source, _, _ in allocation.mounts if ALLOCATED_MOUNTS in rule.allocations else []:
+                files.check_source(facts, source)
+            for path, _, _ in allocation.devices if ALLOCATED_DEVICES in rule.allocations else []:
                 _read_device(facts, path)
 
 
-def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "Callable[[str, int], bytes]") -> None:
+def _read_allocations(facts: Facts, node: NodeAccess, policy: Policy, identity: Identity) -> None:
     """Read the container's device allocations from kubelet's checkpoint.
 
-    Without a checkpoint or an entry, nothing was allocated. If the checkpoint cannot be read, `allocation_problem` says
-    why. Raises Unacceptable if annotations that a pod, an image or a user can write make the allocation unknown.
+    Without an entry, nothing was allocated, nor without a checkpoint on a node without device plugins. If the
+    checkpoint cannot be read, `allocation_problem` says why. Raises Unacceptable if annotations that a pod, an image or
+    a user can write make the allocation unknown.
     """
     if identity.kubernetes is False or identity.types == (SANDBOX,):
         return  # device plugins allocate to containers of pods only, not to sandboxes
@@ -87,33 +74,22 @@ def _read_allocations(facts: Facts, policy: Policy, identity: Identity, read: "C
         return
     path = checkpoint_path(policy.kubelet_root)
     try:
-        facts.allocations = allocations(read(path, LIMIT), identity.uid, identity.container, path)
-        names = [name for allocation in facts.allocations for name in allocation.cdi]
+        facts.allocations = allocations(node.read(path, CHECKPOINT_LIMIT), identity.uid, identity.container, path)
+        names = [name for allocation in facts.allocations for name in allocation.cdi_devices()]
         if names:
-            from hook.core.container.cdi import edits_of_devices, env_of
-
-            facts.cdi_env = env_of(edits_of_devices(names))
+            facts.cdi_env = cdi.env_of(cdi.edits_of_devices(names))
     except FileNotFoundError:
-        pass
+        plugins = plugins_beside(path)
+        if plugins:
+            problem = f"kubelet's device checkpoint {path} is missing, and the device plugin of {plugins[0]} runs"
+            facts.allocation_problem = f"{problem}; restart kubelet if this stays so"
     except (OSError, Undecided) as error:
         facts.allocations = []
         facts.allocation_problem = _problem(error, path)
 
 
-def _uses_claims(rule: Rule) -> bool:
-    """Whether the rule needs the pod's resource claims."""
-    listed = rule.raw_lists.get(EXCLUSIVE) or rule.allocations
-    return bool(listed) or ALLOCATED in [entry.source for entry in rule.env]
-
-
 def _read_claims(
-    facts: Facts,
-    policy: Policy,
-    identity: Identity,
-    uid: str,
-    read: "Callable[[str, int], bytes]",
-    asks: "tuple[str, Ask | None]",
-    container_id: str,
+    facts: Facts, node: NodeAccess, policy: Policy, *, identity: Identity, uid: str, container_id: str
 ) -> None:
     """Read the container's resource claims (Dynamic Resource Allocation), and what their CDI devices place.
 
@@ -122,30 +98,26 @@ def _read_claims(
     """
     path = policy.kubelet_root + "/dra_manager_state"
     try:
-        data = read(path, CLAIMS_LIMIT)
+        data = node.read(path, CLAIMS_LIMIT)
     except FileNotFoundError:  # no driver of resource claims on this node
         return
     except (OSError, Undecided) as error:
         facts.allocation_problem = _problem(error, path)
         return
-    from hook.core.container.cdi import edits_of_claim, env_of  # only a node with claims loads them
-    from hook.core.container.claims import claims, of_container
 
     try:
-        facts.claims = claims(data, uid, path, identity.cdi)
+        facts.claims = claims.claims(data, uid, path, identity.cdi)
         if facts.claims and identity.cdi is None:
-            from hook.core.facts.cri import DEVICES, GET, ask_in_time  # only a pod with claims loads it
-
-            store, ask = asks[0], asks[1] or ask_in_time
-            asked = ask(store, DEVICES, container_id, identity) if store and identity.engine == CONTAINERD else None
+            engine_knows = node.sockets and identity.engine == CONTAINERD
+            asked = node.ask(node.sockets, cri.DEVICES, container_id, identity) if engine_knows else None
             if asked:
-                facts.claims = claims(data, uid, path, [*asked])
+                facts.claims = claims.claims(data, uid, path, [*asked])
             else:
-                said = ask(policy.kubelet_root, GET, container_id, identity)
-                facts.claims, facts.inexact_claims = of_container(facts.claims, said, identity.container)
+                answer = cri.of_kubelet(policy.kubelet_root, container_id, identity, node)
+                facts.claims, facts.inexact_claims = claims.of_container(facts.claims, answer, identity.container)
         for claim in facts.claims:
-            edits = edits_of_claim(claim.cdi, str(claim))
-            for name, values in env_of(edits).items():
+            edits = cdi.edits_of_claim(claim.cdi, str(claim))
+            for name, values in cdi.env_of(edits).items():
                 facts.claimed_env.setdefault(name, []).extend((value, str(claim)) for value in values)
             for _, each in edits:
                 claim.place(each)

@@ -1,63 +1,66 @@
-"""What only the engine knows of a container: the pod's labels, its type; and what only kubelet knows, its claims.
+"""What only the engine knows of a container, the pod's labels; and what only kubelet knows, its type and its claims.
 
-config.json has none of them. CRI's PodSandboxStatus has the labels; ContainerStatus has kubelet's annotation with the
-type, and containerd's has the CDI devices that kubelet asked for. Loaded only for policies that need one of them
-(`Policy.asks`), or for a pod with claims, and an engine is asked only if the answer decides. The sockets are those of
-the engines that `node install` has wired: no pod, image or config.json names one. An answer counts only for a pod of
-the container's own namespace and UID.
+config.json has none of them. CRI's PodSandboxStatus has the labels, and containerd's ContainerStatus the CDI devices
+that kubelet asked for. A question is asked only if the answer decides. The sockets are kubelet's, and those of the
+engines that `install` has wired: no pod, image or config.json names one. An engine's answer counts only for a pod
+of the container's own namespace and UID.
 
-kubelet's PodResources has the claims of each container, but no init containers, no requests and no pod UIDs. An answer
-about claims or their devices only narrows what dra_manager_state has for the pod's UID (hook.core.container.claims).
+kubelet writes no type of a container anywhere. Its PodResources lists the containers of each active pod that stay:
+those of `containers` and sidecars, with their claims; no other init containers and no ephemeral ones. It has no
+requests and no pod UIDs: of the pods of one name, kubelet lists the one whose containers it creates. An answer about
+claims or their devices only narrows what dra_manager_state has for the pod's UID (hook.core.container.claims).
 
 Both are gRPC, which is HTTP/2 (RFC 9113). Here a connection has one request, and of the answer only the message counts:
-an error has none. Builtins only, and `_socket`.
+an error has none.
 """
 
+from __future__ import annotations
+
+import _socket
 import posix
 import time
+from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM, socket
+from typing import TypeAlias
 
 from hook.core.base.errors import ReassertError
 from hook.core.base.jsontext import Malformed, parse
 from hook.core.base.system import read_file, trusted
 from hook.core.container.allocation import fields, message
-from hook.core.container.identity import APP_TYPES, CONTAINERD, CRIO
-from hook.core.policy.model import excluded, select
+from hook.core.container.identity import APP_TYPES, CONTAINER, CONTAINERD, CRIO, NOT_LISTED, Identity
+from hook.core.container.start import Start
+from hook.core.facts import NodeAccess
+from hook.core.policy.model import Policy, excluded, select
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import _socket
-    from collections.abc import Callable
+Answer: TypeAlias = dict[str, str] | None
 
-    from hook.core.container.identity import Identity
-    from hook.core.container.start import Start
-    from hook.core.policy.model import Policy
-
-    Answer = dict[str, str] | None
-    Ask = Callable[[str, str, str, Identity], Answer]
-
-DIRECTORY = "cri"
+SOCKETS_DIRECTORY = "cri"
 """The directory of the store with a file for each wired engine; it holds the path of the engine's CRI socket."""
 
-POD, CONTAINER = "PodSandboxStatus", "ContainerStatus"
+POD = "PodSandboxStatus"
 
 DEVICES = "CDI_devices"
 """ContainerStatus with `verbose`, which asks containerd for the CDI devices that kubelet asked for."""
 
 GET = "Get"
-"""The method of PodResources, stable in Kubernetes 1.36. In place of a store it is given kubelet's root."""
+"""The method of PodResources, stable in Kubernetes 1.36. In place of a store it is given kubelet's root. Where kubelet
+does not answer it, LIST is asked."""
+
+LIST = "List"
+"""The method of PodResources with all pods, in kubelet since 1.20."""
 
 POD_RESOURCES = "pod-resources/kubelet.sock"
 """kubelet's socket, below its root."""
 
-_PATHS = {GET: "v1.PodResourcesLister/Get", DEVICES: "runtime.v1.RuntimeService/ContainerStatus"}
-
-TYPE = "io.kubernetes.container.type"
-"""kubelet's annotation of a container in CRI: init, container or ephemeral (pkg/kubelet/kuberuntime/labels.go)."""
+_PATHS = {
+    GET: "v1.PodResourcesLister/Get",
+    LIST: "v1.PodResourcesLister/List",
+    DEVICES: "runtime.v1.RuntimeService/ContainerStatus",
+}
 
 NOT_THE_PODS = ("io.kubernetes.", "io.cri-containerd.")
 """Prefixes of labels that kubelet and containerd add to the pod's own."""
 
-SECONDS = 2.0
+CRI_SECONDS = 2.0
 """The longest wait of a cold start for one answer. containerd's shim and CRI-O wait longer for a runtime."""
 
 KUBELETS_SECONDS = 1.0
@@ -69,7 +72,7 @@ _PAUSE = 0.05
 _GRPC_STATUS = b"\x9a\xca\xc8\xb2\x12\x34\xda\x8f"
 """`grpc-status` as HPACK's Huffman code has it (RFC 7541, appendix B), which servers in Go write."""
 
-_SANDBOX_ID = {CONTAINERD: "io.kubernetes.cri.sandbox-id", CRIO: "io.kubernetes.cri-o.SandboxID"}
+SANDBOX_ID = {CONTAINERD: "io.kubernetes.cri.sandbox-id", CRIO: "io.kubernetes.cri-o.SandboxID"}
 """The annotation of a container with the id of its sandbox, which the engine writes over one of the pod."""
 
 _LIMIT = 4 << 20
@@ -83,51 +86,73 @@ _END_STREAM, _END_HEADERS, _PADDED = 1, 4, 8
 
 
 def learn(
-    policy: "Policy", identity: "Identity", start: "Start", container_id: str, store: str, ask: "Ask | None"
+    node: NodeAccess,
+    policy: Policy,
+    identity: Identity,
+    start: Start,
+    *,
+    container_id: str,
+    is_probe: bool = False,
 ) -> None:
-    """Add to a container's identity what the policy needs and the engine knows. The rest stays unknown.
+    """Add to a container's identity what the policy needs, and the engine or kubelet knows. The rest stays unknown.
 
-    `store`, `ask`: as in hook.core.decide.Case. The engine is not asked about a sandbox itself: it is created before
-    its engine answers about it.
+    The engine is not asked about a sandbox itself: it is created before its engine answers about it. `is_probe`: the
+    container is of `verify`, in a pod that kubelet does not know.
     """
-    ask = ask or ask_in_time
-    sandbox = start.annotations.get(_SANDBOX_ID.get(identity.engine, ""), "")
-    if not sandbox or identity.types != APP_TYPES or excluded(policy, identity):
+    if identity.types != APP_TYPES or excluded(policy, identity):
         return
-    if "containerTypes" in _undecided(policy, identity) or not {*policy.excluded_types}.isdisjoint(APP_TYPES):
-        kind = (ask(store, CONTAINER, container_id, identity) or {}).get(TYPE, "")
-        identity.types = (kind,) if kind in APP_TYPES else APP_TYPES
-    if "podSelector" in _undecided(policy, identity) and not excluded(policy, identity):
-        labels = ask(store, POD, sandbox, identity)
+    if _needs_type(policy, identity):
+        listed = None if is_probe else of_kubelet(policy.kubelet_root, container_id, identity, node)
+        if is_probe or (listed and identity.container in listed):
+            identity.types = (CONTAINER,)
+        elif listed:
+            identity.types = NOT_LISTED
+    sandbox = start.annotations.get(SANDBOX_ID.get(identity.engine, ""), "") if node.sockets else ""
+    if sandbox and "podSelector" in _undecided(policy, identity) and not excluded(policy, identity):
+        labels = node.ask(node.sockets, POD, sandbox, identity)
         if labels is not None:
             identity.labels = {key: labels[key] for key in labels if not key.startswith(NOT_THE_PODS)}
 
 
-def _undecided(policy: "Policy", identity: "Identity") -> "set[str]":
+def _needs_type(policy: Policy, identity: Identity) -> bool:
+    """Whether it decides anything that kubelet lists the container, or does not."""
+    excludes = CONTAINER in policy.excluded_types or {*NOT_LISTED} <= {*policy.excluded_types}
+    return excludes or "containerTypes" in _undecided(policy, identity)
+
+
+def of_kubelet(root: str, container_id: str, identity: Identity, node: NodeAccess) -> Answer:
+    """The listed containers of the container's pod, with their claims. kubelet is asked once for each decision."""
+    if not (identity.kubernetes and identity.namespace and identity.pod and identity.container):
+        return None
+    if identity.of_kubelet is None:
+        identity.of_kubelet = (node.ask(root, GET, container_id, identity),)
+    return identity.of_kubelet[0]
+
+
+def _undecided(policy: Policy, identity: Identity) -> set[str]:
     """The unknown conditions of the rules that may match."""
-    matches = [match.conditions for match in select(policy, identity)]
-    open_ones = [conditions for conditions in matches if False not in [condition.met for condition in conditions]]
-    return {condition.field for conditions in open_ones for condition in conditions if condition.met is None}
+    open_ones = [match.met for match in select(policy, identity) if False not in match.met.values()]
+    return {field for conditions in open_ones for field, met in conditions.items() if met is None}
 
 
-def ask_in_time(store: str, method: str, asked_id: str, identity: "Identity") -> "Answer":
+def ask_in_time(store: str, method: str, asked_id: str, identity: Identity) -> Answer:
     """As `asked`, but None without a timely answer."""
     try:
-        return asked(store, method, asked_id, identity, KUBELETS_SECONDS if method == GET else SECONDS)
+        return asked(store, method, asked_id, identity, seconds=KUBELETS_SECONDS if method == GET else CRI_SECONDS)
     except TimeoutError:
         return None
 
 
-def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds: float) -> "Answer":
-    """The labels of a pod, or the annotations of a container, in CRI. None if no engine knows it.
+def asked(store: str, method: str, asked_id: str, identity: Identity, *, seconds: float) -> Answer:
+    """The labels of a pod in CRI. None if no engine knows it.
 
     With DEVICES: the container's CDI devices as keys; none if the engine does not keep them. With GET: the
-    claims of each container of a pod, as `NAMESPACE/NAME` with spaces between them.
+    claims of each listed container of a pod, as `NAMESPACE/NAME` with spaces between them.
     `store`: the directory of the compiled policy. Raises TimeoutError if an engine has not answered in this time.
     """
     deadline = time.monotonic() + seconds
     late = False
-    directory = store if method == GET else f"{store}/{DIRECTORY}"
+    directory = store if method == GET else f"{store}/{SOCKETS_DIRECTORY}"
     try:
         names = [POD_RESOURCES] if method == GET else sorted(posix.listdir(directory))
     except OSError:
@@ -137,11 +162,11 @@ def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds:
         try:
             trusted(path)
             if method == GET:
-                found = _of_containers(call(path, method, _pod(identity), deadline), identity)
+                contents = _of_pod(path, _pod(identity), deadline)
             else:
                 socket = read_file(path, 4096).decode().rstrip("\n")
                 verbose = b"\x10\1" if method == DEVICES else b""
-                found = _answer(method, call(socket, method, _field(1, asked_id) + verbose, deadline), identity)
+                contents = _answer(method, call(socket, method, _field(1, asked_id) + verbose, deadline), identity)
         except _Busy:
             time.sleep(_PAUSE)
             late = time.monotonic() > deadline
@@ -152,28 +177,28 @@ def asked(store: str, method: str, asked_id: str, identity: "Identity", seconds:
             continue
         except (ReassertError, OSError, Malformed, ValueError):
             continue
-        if found is not None:
-            return found
+        if contents is not None:
+            return contents
     if late:
         raise TimeoutError
     return None
 
 
-def _answer(method: str, answer: bytes, identity: "Identity") -> "Answer":
+def _answer(method: str, answer: bytes, identity: Identity) -> Answer:
     """The map in a status; None if it is about another pod. Numbers: CRI's api.proto. Raises Malformed, ValueError."""
     status = message(answer).get(1)
     if method == POD:
         metadata = message(message(status).get(2))
         of = [part.decode() for part in (metadata.get(3), metadata.get(2)) if isinstance(part, bytes)]
-        found = pairs(status, 7)
+        annotations = pairs(status, 7)
     else:
         labels = pairs(status, 12)
         of = [labels.get("io.kubernetes.pod.namespace", ""), labels.get("io.kubernetes.pod.uid", "")]
-        found = pairs(status, 13) if method == CONTAINER else _devices(pairs(answer, 2).get("info", "{}"))
-    return found if of == [identity.namespace, identity.uid] else None
+        annotations = _devices(pairs(answer, 2).get("info", "{}"))
+    return annotations if of == [identity.namespace, identity.uid] else None
 
 
-def _devices(info: str) -> "dict[str, str]":
+def _devices(info: str) -> dict[str, str]:
     """The CDI devices in what containerd tells of a container beside its status. Raises Malformed."""
     told = parse(info)
     config = told.get("config") if isinstance(told, dict) else None
@@ -181,34 +206,45 @@ def _devices(info: str) -> "dict[str, str]":
     return {str(each.get("name")): "" for each in devices or () if isinstance(each, dict)}
 
 
-def _of_containers(answer: bytes, identity: "Identity") -> "Answer":
-    """The claims in a GetPodResourcesResponse; None if it is about another pod. Numbers: k8s.io/kubelet's api.proto."""
-    pod = message(answer).get(1)
-    if not isinstance(pod, bytes) or pod[: len(_pod(identity))] != _pod(identity):
-        return None
-    found = {}
+def _of_pod(path: str, pod: bytes, deadline: float) -> Answer:
+    """The claims of a pod's containers; None if kubelet does not list the pod. Raises OSError, Malformed, _Busy.
+
+    Before Kubernetes 1.36 a feature gate opens Get. Of two pods of one name in a list, neither counts.
+    """
+    for method in (GET, LIST):
+        answer = call(path, method, pod if method == GET else b"", deadline)
+        pods = [content for field, content in fields(answer) if field == 1 and isinstance(content, bytes)]
+        of_pod = [content for content in pods if content.startswith(pod)]
+        if len(of_pod) == 1:
+            return _claims_of(of_pod[0])
+    return None
+
+
+def _claims_of(pod: bytes) -> dict[str, str]:
+    """The claims of each container in PodResources' message about a pod. Numbers: k8s.io/kubelet's api.proto."""
+    names = {}
     for container in [content for field, content in fields(pod) if field == 3 and isinstance(content, bytes)]:
         claims = [message(content) for field, content in fields(container) if field == 5]
         named = [[part.decode() for part in (c.get(3), c.get(2)) if isinstance(part, bytes)] for c in claims]
         name = message(container).get(1)
-        found[name.decode() if isinstance(name, bytes) else ""] = " ".join(["/".join(pair) for pair in named])
-    return found
+        names[name.decode() if isinstance(name, bytes) else ""] = " ".join(["/".join(pair) for pair in named])
+    return names
 
 
-def _pod(identity: "Identity") -> bytes:
+def _pod(identity: Identity) -> bytes:
     """Name and namespace of a pod, as the first fields of PodResources' request and of what it has on a pod."""
     return _field(1, str(identity.pod)) + _field(2, str(identity.namespace))
 
 
-def pairs(status: object, number: int) -> "dict[str, str]":
+def pairs(status: object, number: int) -> dict[str, str]:
     """A field map<string, string> of a message. Raises Malformed, ValueError."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for entry in [content for field, content in fields(status) if field == number] if isinstance(status, bytes) else ():
         pair = message(entry, strict=True)
         key, value = pair.get(1, b""), pair.get(2, b"")
         if isinstance(key, bytes) and isinstance(value, bytes):
-            found[key.decode()] = value.decode()
-    return found
+            result[key.decode()] = value.decode()
+    return result
 
 
 class _Busy(Malformed):
@@ -217,8 +253,6 @@ class _Busy(Malformed):
 
 def call(path: str, method: str, asked: bytes, deadline: float) -> bytes:
     """The message that answers a call; empty if the answer is an error. Raises OSError, Malformed, _Busy."""
-    from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM, socket
-
     headers = (
         (":method", "POST"),
         (":scheme", "http"),
@@ -245,7 +279,7 @@ def call(path: str, method: str, asked: bytes, deadline: float) -> bytes:
     return body[5 : 5 + int.from_bytes(body[1:5], "big")] if body[:1] == b"\0" else b""  # else compressed, or an error
 
 
-def _body(connection: "_socket.socket", deadline: float) -> bytes:
+def _body(connection: _socket.socket, deadline: float) -> bytes:
     """The content of all DATA frames up to the end of the stream. Raises OSError, Malformed."""
     data, body = b"", b""
     while True:

@@ -1,28 +1,28 @@
-"""Devices that several pods share by env alone, as with KAI. Loaded for `trusted` only; builtins only.
+"""Devices that several pods share by env alone, as with KAI.
 
 The scheduler has a pod of its own hold the device, so that a device plugin allocated it to that pod. The containers
 that share it name it in env, which a pod author can write too. So a container may name only a device that such a pod
 holds, as kubelet's device checkpoint has it.
 """
 
+from __future__ import annotations
+
 import posix
+from collections.abc import Callable
+from typing import Any
 
 from hook.core.base.compare import glob_match
-from hook.core.container.allocation import LIMIT, Allocation, allocations
+from hook.core.container.allocation import CHECKPOINT_LIMIT, Allocation, allocations
 from hook.core.container.dockershim import POD_LOGS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+from hook.core.facts import exclusive
 
 _WORDS = ("", "all", "none", "void")
 """Values of NVIDIA_VISIBLE_DEVICES that name no device."""
 
 
 def held_by(
-    trusted: "list[Any]", namespace: "str | None", checkpoint: str, read: "Callable[[str, int], bytes]"
-) -> "list[Allocation]":
+    trusted: list[Any], namespace: str | None, checkpoint: str, read: Callable[[str, int], bytes]
+) -> list[Allocation]:
     """The allocations to the pods that reserve devices for the containers of a namespace. Raises Undecided, OSError.
 
     `trusted`: entries of the policy file. `checkpoint`: path of kubelet's device checkpoint.
@@ -35,7 +35,7 @@ def held_by(
         return []
     try:
         names = posix.listdir(POD_LOGS)
-        data = read(checkpoint, LIMIT)
+        data = read(checkpoint, CHECKPOINT_LIMIT)
     except FileNotFoundError:
         return []
     uids = [uid for ns, _, rest in (name.partition("_") for name in names) if ns in holders for uid in [_uid(rest)]]
@@ -47,25 +47,17 @@ def _uid(rest: str) -> str:
     return uid if name and separator and "_" not in uid else ""
 
 
-def named_device(value: "str | None", name: str, shared: "list[Allocation]") -> "tuple[str, str] | None":
-    """The value of an env name with its origin, if it names nothing but shared devices; else None."""
-    if value is None:
-        return None
-    held = {device: str(allocation) for allocation in shared for device in _devices(allocation, name)}
-    wanted = value.split(",")
-    if not all(device in held for device in wanted):
-        return None
-    return value, "shared, held by another pod: " + "; ".join(dict.fromkeys(held[device] for device in wanted))
+def devices(shared: list[Allocation], name: str) -> dict[str, str]:
+    """The names of shared devices as values of an env name, each with the allocation that has it."""
+    return {device: str(allocation) for allocation in shared for device in _devices(allocation, name)}
 
 
-def _devices(allocation: Allocation, name: str) -> "list[str]":
+def _devices(allocation: Allocation, name: str) -> list[str]:
     """The names of an allocated device: its id, the plugin's own value of the env name, its CDI name.
 
     An id that is a number does not count: as a value it is an index, and the allocation may be of another resource.
     """
-    from hook.core.facts.exclusive import cdi_names
-
     ids = [device.partition("::")[0] for device in allocation.device_ids]
     names = [device for device in ids if not device.replace(":", "").isdigit()]
-    names += allocation.env.get(name, "").split(",") + cdi_names(allocation)
+    names += allocation.env.get(name, "").split(",") + exclusive.cdi_names(allocation)
     return [device for device in names if device not in _WORDS]

@@ -8,24 +8,23 @@ the process are, and decides reads by the permissions of others (mount_setattr(2
 From Linux 6.15 on, open_tree_attr(2) lets a process with CAP_SYS_ADMIN make a copy of the mount without the mapping.
 """
 
+from __future__ import annotations
+
 import errno
 import posix
+from collections.abc import Callable, Iterator, Sequence
 
 from hook.core.base.compare import is_below
 from hook.core.base.errors import Unacceptable, Undecided, named
-from hook.core.base.mountinfo import Row, mount_table
+from hook.core.base.mountinfo import Row, descendants, mount_table
 from hook.core.base.system import is_shortage, read_file
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View
 from hook.core.linux.mountns import Namespace, clone_idmapped, mount_id, open_in_root, own_users, remounted
 from hook.core.linux.walk import PathEscapes
-from hook.core.reserve import PlaceMount
+from hook.core.reserve.place_mount import PlaceMount
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-FILES = 2000
+IDMAP_FILES = 2000
 """How many files of a reserved directory are looked at. Each costs some microseconds of a container's start."""
 
 _UNUSED = 0xFFFF_FFFE
@@ -45,10 +44,11 @@ class _Stays(Exception):
 def protect(
     pid: int,
     rootfs: str,
-    reserved: "Sequence[PlaceMount]",
+    *,
+    reserved: Sequence[PlaceMount],
     spec: Spec,
-    before_mounting: "Callable[[], None]",
-    still_waits: "Callable[[], None]" = lambda: None,
+    before_mounting: Callable[[], None],
+    still_waits: Callable[[], None] = lambda: None,
 ) -> list[str]:
     """Replace the read-only mounts of the policy by idmapped ones; returns why others stay as they are.
 
@@ -70,18 +70,22 @@ def protect(
         return [f"{named(edit.name)}: no user namespace can be made: {error.strerror}" for edit in wanted]
     try:
         sources = {edit.name: posix.stat(edit.source()) for edit in wanted}
-        with Namespace(pid) as there:
-            root = there.directory(rootfs)
+        with Namespace(pid) as namespace:
+            root = namespace.directory(rootfs)
             try:
                 table = mount_table(pid, still_waits)
                 for edit in wanted:
                     if stay[edit.name]:
                         continue
                     try:
-                        stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
+                        stay[edit.name] = _replace(
+                            namespace, View(namespace, root, table=table, spec=spec, sources=sources), edit, users
+                        )
                     except PathEscapes:  # a new mount is not in the table, if one reserved path is in another
                         table = mount_table(pid, still_waits)
-                        stay[edit.name] = _replace(there, View(there, root, table, spec, sources), edit, users)
+                        stay[edit.name] = _replace(
+                            namespace, View(namespace, root, table=table, spec=spec, sources=sources), edit, users
+                        )
             except PathEscapes as error:
                 raise Unacceptable(f"a reserved mount cannot be replaced by an idmapped mount: it {error}") from None
             finally:
@@ -129,7 +133,7 @@ def _unlike(source: str) -> str:
 
     Root reads it like any other user. Writing to a socket, a FIFO or a device needs no writable mount.
     """
-    todo, left, files = [source], FILES, 0
+    todo, left, files = [source], IDMAP_FILES, 0
     while todo:
         path = todo.pop()
         mode = posix.stat(path).st_mode
@@ -146,7 +150,7 @@ def _unlike(source: str) -> str:
             for entry in entries:
                 left -= 1
                 if left < 0:
-                    return f"{named(source)} has more than {FILES} files"
+                    return f"{named(source)} has more than {IDMAP_FILES} files"
                 if not entry.is_symlink():
                     todo.append(entry.path)
     return "" if files else f"{named(source)} has no file yet"
@@ -179,23 +183,23 @@ def _one_unused_id() -> int:
     posix.close(to_parent)
     posix.close(from_parent)
     try:
-        said = int(posix.read(from_child, 32) or f"-{errno.ENOMEM}")  # it was killed
-        if said < 0:
-            raise OSError(-said, posix.strerror(-said))
+        answer = int(posix.read(from_child, 32) or f"-{errno.ENOMEM}")  # it was killed
+        if answer < 0:
+            raise OSError(-answer, posix.strerror(-answer))
         for which in ("uid_map", "gid_map"):
-            file = posix.open(f"/proc/{said}/{which}", posix.O_WRONLY | posix.O_CLOEXEC)
+            file = posix.open(f"/proc/{answer}/{which}", posix.O_WRONLY | posix.O_CLOEXEC)
             try:
                 posix.write(file, f"{_UNUSED} {_UNUSED} 1\n".encode())
             finally:
                 posix.close(file)
-        return posix.open(f"/proc/{said}/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)
+        return posix.open(f"/proc/{answer}/ns/user", posix.O_RDONLY | posix.O_CLOEXEC)
     finally:
         posix.close(from_child)
         posix.close(to_child)
         posix.waitpid(child, 0)
 
 
-def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
+def _replace(namespace: Namespace, view: View, edit: PlaceMount, users: int) -> str:
     """Replace one mount, in its namespace; why it stays, or "". Raises PathEscapes, Unacceptable, OSError.
 
     It cannot be unmounted: crun sets options of the mounts that it made after its hooks. So it is moved to where its
@@ -212,12 +216,12 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
                 return ""
             if is_below(view.prefix, view.tree(edit)[1] or "/"):
                 return "the container's own root is below it on the node"  # it would be below what is moved there
-            fds.append(open_in_root(there.root, edit.source()))
+            fds.append(open_in_root(namespace.root, edit.source()))
             parked = fds[-1]
             if view.row(mount_id(parked)).shared or view.row(row.parent).shared:
                 return "its mount would appear on the node (mountPropagation: Bidirectional)"
-            fds.append(_idmapped(mounted, users, edit.name, there))
-            trees = [(row, fds[-1]), *_below(there, view, edit, row, users, fds)]
+            fds.append(_idmapped(mounted, users, edit.name, namespace))
+            trees = [(row, fds[-1]), *_below(namespace, view, edit, mount=row, users=users, fds=fds)]
         except _Stays as why:
             return str(why)
         except OSError as error:  # a path, which another process can change in a volume
@@ -225,9 +229,9 @@ def _replace(there: Namespace, view: View, edit: PlaceMount, users: int) -> str:
                 raise
             raise _not_replaced(edit, error) from None
         try:
-            there.move_mount(mounted, parked, edit.name)
+            namespace.move_mount(mounted, parked, edit.name)
             for old, tree in trees:
-                _attach(there, view, old, tree)
+                _attach(namespace, view, old, tree)
         except OSError as error:  # else failurePolicy: Ignore would start the container without the mount
             raise _not_replaced(edit, error) from None
     finally:
@@ -241,10 +245,10 @@ def _not_replaced(edit: PlaceMount, error: OSError) -> Unacceptable:
     return Unacceptable(f"{named(edit.name)} cannot be replaced by an idmapped mount: {error.strerror}")
 
 
-def _idmapped(fd: int, users: int, path: str, there: Namespace) -> int:
+def _idmapped(fd: int, users: int, path: str, namespace: Namespace) -> int:
     """As clone_idmapped. Raises _Stays; OSError for a shortage."""
     try:
-        return clone_idmapped(fd, users, path, there)
+        return clone_idmapped(fd, users, path, namespace)
     except (OSError, Undecided) as error:
         if is_shortage(error):
             raise
@@ -252,42 +256,42 @@ def _idmapped(fd: int, users: int, path: str, there: Namespace) -> int:
 
 
 def _below(
-    there: Namespace, view: View, edit: PlaceMount, mount: Row, users: int, fds: list[int]
-) -> "Iterator[tuple[Row, int]]":
+    namespace: Namespace, view: View, edit: PlaceMount, *, mount: Row, users: int, fds: list[int]
+) -> Iterator[tuple[Row, int]]:
     """What is to be mounted on the new mount, upper ones first. Adds what it opens to `fds`.
 
     A mount that another one hides stays behind: no process would see it. Raises _Stays, PathEscapes, OSError.
     """
     along: set[int] = set()  # a mount is moved together with the mounts on it
-    for row in view.below(mount.id, mount.point, view.inside):
+    for row in descendants(mount.id, mount.point, view.inside):
         if row.parent in along:
             along.add(row.id)
             continue
         try:
-            fd = open_in_root(view.root, view.at(row))
+            fd = open_in_root(view.root, view.path_of(row))
         except (FileNotFoundError, NotADirectoryError):  # another mount hides a directory above it
             continue
         fds.append(fd)
         if view.row(mount_id(fd)) is not row:
             continue
         if view.came_with(edit, row.point[len(mount.point) :], row):
-            fds.append(_idmapped(fd, users, view.at(row), there))
+            fds.append(_idmapped(fd, users, view.path_of(row), namespace))
         else:
             along.add(row.id)
         yield row, fds[-1]
 
 
-def _attach(there: Namespace, view: View, old: Row, tree: int) -> None:
+def _attach(namespace: Namespace, view: View, old: Row, tree: int) -> None:
     """Mount a tree where another mount was. Raises Unacceptable, OSError."""
-    at = view.at(old)
-    target = open_in_root(view.root, at)
+    path = view.path_of(old)
+    target = open_in_root(view.root, path)
     try:
-        there.move_mount(tree, target, at)
+        namespace.move_mount(tree, target, path)
     finally:
         posix.close(target)
-    found = open_in_root(view.root, at)
+    fd = open_in_root(view.root, path)
     try:
-        if mount_id(found) != mount_id(tree):
-            raise Unacceptable(f"{named(at)} was changed while its mount was replaced")
+        if mount_id(fd) != mount_id(tree):
+            raise Unacceptable(f"{named(path)} was changed while its mount was replaced")
     finally:
-        posix.close(found)
+        posix.close(fd)

@@ -5,23 +5,30 @@ container's mount namespace. Every path is walked as the container will walk it;
 its id, its attributes and those of its subtree are the kernel's, and what cannot be made true is a reason to refuse.
 """
 
-import posix
+from __future__ import annotations
 
-from hook.core.base.compare import clean, is_below, is_within, parents
-from hook.core.base.errors import named
-from hook.core.base.mountinfo import Row, mount_table
+import posix
+from collections.abc import Callable, Sequence
+
+from hook.core.base.compare import is_below, is_within
+from hook.core.base.errors import Unacceptable, named
+from hook.core.base.mountinfo import Row, descendants, mount_table
 from hook.core.base.system import is_shortage
 from hook.core.container.spec import Spec
-from hook.core.linux.mountns import Namespace, clone_source, mount_id, open_in_root, same_file
+from hook.core.linux.mountns import (
+    Namespace,
+    clone_source,
+    mount_id,
+    open_in_root,
+    open_without_links,
+    same_file,
+)
+from hook.core.linux.place import placed
 from hook.core.linux.walk import MountMismatch, Node, PathEscapes, Place, Steps, Walks, made_at
-from hook.core.reserve import SHOWN, Outcome, PlaceMount, Reason, Reserved, nodepaths, processes
+from hook.core.reserve import shared_processes
+from hook.core.reserve.edits import Reason
 from hook.core.reserve.mounts import KIND, volume_above
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from hook.core.plan import Plan
+from hook.core.reserve.place_mount import PlaceMount
 
 _LASTING = ("ro", "nosuid", "nodev", "noexec", "nosymfollow")
 """The options that restrict a container and that mountinfo shows. Options about access times are not compared."""
@@ -40,41 +47,43 @@ _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 def look(
     pid: int,
     rootfs: str,
-    reserved: "Sequence[PlaceMount]",
+    reserved: Sequence[PlaceMount],
     spec: Spec,
-    before_mounting: "Callable[[], None]" = lambda: None,
-    still_waits: "Callable[[], None]" = lambda: None,
+    *,
+    before_mounting: Callable[[], None] = lambda: None,
+    still_waits: Callable[[], None] = lambda: None,
+    table: dict[int, Row] | None = None,
 ) -> tuple[list[PlaceMount], list[Reason]]:
     """Look at the reserved mounts of a container, and place those that are missing.
 
     `pid`: of a process in the container's mount namespace, 0 where this process is in it. `rootfs`: the container's
     root as that namespace has it. `reserved`: shallow before deep, as `Plan.mounts`. `before_mounting`: called before
-    anything is placed, and may raise. `still_waits`: called now and then, and may raise. Returns what was placed, and
-    why the container must not start. Raises Undecided, Unacceptable, OSError.
+    anything is placed, and may raise. `still_waits`: called now and then, and may raise. `table`: the mounts of the
+    namespace, if the caller has just read them. Returns what was placed, and why the container must not start. Raises
+    Undecided, Unacceptable, OSError.
     """
-    sources = {edit.name: posix.stat(edit.source()) for edit in reserved if edit.mount}
+    sources = {edit.name: status_of(edit) for edit in reserved if edit.mount}
     if pid:
         sources["/"] = posix.stat(rootfs)
-    found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
-    missing = [edit for edit, problem in found if problem.can_place]
-    denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in found if not problem.can_place]
+    problems = _looked(pid, rootfs, reserved, spec, sources=sources, still_waits=still_waits, table=table)
+    missing = [edit for edit, problem in problems if problem.can_place]
+    denials = [Reason(edit.rule, KIND, str(problem)) for edit, problem in problems if not problem.can_place]
     if denials or not missing:
         return [], denials
     before_mounting()
-    from hook.core.linux.place import placed  # in almost every container nothing is missing
 
     trees: list[tuple[PlaceMount, int]] = []
     try:
         for edit in missing:
-            trees.append((edit, clone_source(edit.source(), edit.options())))
+            trees.append((edit, _cloned(edit)))
             sources[edit.name] = posix.fstat(trees[-1][1])
         denials = placed(pid, rootfs, trees, spec)
     finally:
         for _, tree in trees:
             posix.close(tree)
     if not denials:
-        found = _looked(pid, rootfs, reserved, spec, sources, still_waits)
-        denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in found]
+        problems = _looked(pid, rootfs, reserved, spec, sources=sources, still_waits=still_waits)
+        denials = [Reason(edit.rule, KIND, _still(edit, problem)) for edit, problem in problems]
     return missing, denials
 
 
@@ -85,153 +94,33 @@ def look_at_processes(pid: int, rootfs: str, rule: str) -> list[Reason]:
     with `sharedProcesses: Refuse`. Raises Undecided, OSError.
     """
     table = mount_table(pid)
-    with Namespace(pid, rootfs) as there:
-        _, prefix = there.mount_of_container(table)
+    with Namespace(pid, rootfs) as namespace:
+        _, prefix = namespace.mount_of_container(table)
     of_processes = [row for row in table.values() if row.filesystem == "proc"]
     nodes = {row.device for row in of_processes if not row.point.startswith(prefix + "/")}
     inside = [row for row in of_processes if row.point.startswith(prefix + "/") and row.device in nodes]
-    shown = [row.point.removeprefix(prefix) for row in inside if processes.leads_to_others(row.root)]
-    return [Reason(rule, processes.KIND, processes.refusal(processes.in_volume(path))) for path in shown[:1]]
-
-
-def look_at_node_paths(
-    pid: int, rootfs: str, decided: "Plan", spec: Spec, still_waits: "Callable[[], None]" = lambda: None
-) -> tuple[list[Reason], list[str]]:
-    """Why the container must not start, and what is to be reported, by the node's files that its mounts reach.
-
-    crun makes mounts read-only after its hooks, so one that config.json may mean by `ro` is made so here. In a user
-    namespace that does not count: any container that joins it with CAP_SYS_ADMIN takes it off, also for this one
-    (setns(2) with a pidfd that it was handed), and may own the files, since kubelet's volumes are idmapped. Arguments
-    as for `look`. Raises Undecided, OSError.
-    """
-    table = mount_table(pid, still_waits)
-    meant = {clean(str(mount["destination"])): nodepaths.is_read_only(mount) for mount in spec.mounts}
-    linked = {path.rpartition("/")[2] for path, is_read_only in meant.items() if is_read_only}
-    refuses = decided.policy.node_paths["reassert"] == nodepaths.REFUSE
-    can_open = "'user'" in repr(spec.linux.get("namespaces"))
-    with Namespace(pid, rootfs) as there:
-        own, prefix = there.mount_of_container(table)
-        places = places_of(decided, table, there.root)
-        submounts = [row for row in table.values() if row.point.startswith("/run/reassert/volumes/")]
-        volumes = {row.device for row in submounts if row.root == "/"}  # without the private mounts that they lie on
-        mounts = [(row.point[len(prefix) :], row) for row in table.values() if row.point.startswith(prefix + "/")]
-        mounts += [("/", own)] if own else []  # a directory of the node, for `podman run --rootfs`
-
-        def is_closed(at: str, row: Row) -> bool:
-            if can_open or "ro" in row.options:
-                return not can_open
-            above = next((path for path in (at, *parents(at)) if path in meant), at) if row.device in volumes else at
-            may_close = meant.get(above, at.rpartition("/")[2] in linked)
-            return _is_closed(there, at, row, refuses and may_close)
-
-        return reached(mounts, places, decided, is_closed, still_waits)
-
-
-def _is_closed(there: Namespace, at: str, row: Row, may_close: bool) -> bool:
-    """Whether no file can be written in a mount; makes it so if config.json may mean it to be read-only."""
-    try:
-        fd = open_in_root(there.container, at)
-    except OSError as error:
-        if is_shortage(error):
-            raise
-        return False
-    try:
-        if mount_id(fd) != row.id:
-            return False  # another one hides it
-        if may_close:
-            there.set_attributes(fd, ["ro"], at)
-        return bool(posix.fstatvfs(fd).f_flag & posix.ST_RDONLY)
-    finally:
-        posix.close(fd)
-
-
-def reached(
-    mounts: "Iterable[tuple[str, Row]]",
-    places: "Sequence[tuple[str, str, str]]",
-    decided: "Plan",
-    is_closed: "Callable[[str, Row], bool]" = lambda at, row: "ro" in row.options,
-    still_waits: "Callable[[], None]" = lambda: None,
-) -> tuple[list[Reason], list[str]]:
-    """The same, of a container's mounts by their paths in it.
-
-    By the mount table alone, which has a mount's file system and the path in it, whatever link or subPath led there.
-    What the policy mounts is not judged; what it lets through below is. `is_closed`: whether a mount is read-only.
-    """
-    outcome = Outcome(Reserved({}, []))
-    reserved = {edit.name for edit in decided.mounts}
-    below = {path for edit in decided.mounts for path in edit.companions} - reserved
-    of_device: dict[str, list[tuple[str, str]]] = {}
-    for path, device, root in places:
-        of_device.setdefault(device, []).append((path, root))
-    for at, row in mounts:
-        still_waits()
-        if is_within(at, reserved) and not is_within(at, below):
-            continue
-        found = [path for path, root in of_device.get(row.device, ()) if nodepaths.reaches(row.root, root)]
-        engines = [path for path in found if path in nodepaths.ENGINES]
-        if found != engines and not is_closed(at, row):
-            nodepaths.judge(decided.policy, at, [path for path in found if path not in engines], outcome)
-        nodepaths.judge(decided.policy, at, engines, outcome)
-        if len(outcome.denials) > SHOWN:
-            break
-    return outcome.denials, outcome.node_paths
-
-
-def places_of(decided: "Plan", table: dict[int, Row], root: int = -1) -> list[tuple[str, str, str]]:
-    """Each path of reassert and of the engines, the device of its file system, and its path from the root of that.
-
-    Also the place of a link on the way to it, and the mount points above it: a process that can rename these detaches
-    it. Also what is mounted below it, such as a pod's emptyDir in memory. A path of reassert that is not there may be
-    made there; one of an engine that this node lacks is left out. Arguments as for `tree_of`. Raises OSError.
-    """
-    found: list[tuple[str, str, str]] = []
-    for path in (*decided.node_paths_of_reassert, *nodepaths.ENGINES):
-        there, _, rest = path.rpartition("/")
-        while True:
-            try:
-                found += _ways(path, there, rest, table, root)
-                break
-            except (FileNotFoundError, NotADirectoryError):
-                if path in nodepaths.ENGINES:
-                    break
-                there, _, name = there.rpartition("/")
-                rest = f"{name}/{rest}"
-            except PermissionError:  # rootless podman: a user who cannot reach it can mount nothing of it
-                break
-        if path[-1] == "/":
-            found += [(path, row.device, row.root) for row in table.values() if f"{row.point}/".startswith(path)]
-    return found
-
-
-def _ways(path: str, there: str, rest: str, table: dict[int, Row], root: int) -> "Iterator[tuple[str, str, str]]":
-    """The places of `places_of` for a path: the directory `there`, which exists, and what is to be in it."""
-    number, real = tree_of(there or "/", root)
-    if real != there and there:  # there is a link on the way
-        above, _, name = there.rpartition("/")
-        yield from _ways(path, above, name, table, root)
-    name = f"/{rest}"
-    while True:
-        row = table.get(number)
-        if row is None:
-            raise OSError(f"{there} is in a mount that was made since")
-        name = real.removeprefix(row.point.rstrip("/")) + name
-        yield path, row.device, row.root.rstrip("/") + name
-        if row.point == "/" or row.parent not in table:
-            return
-        number, real, name = row.parent, row.point, ""
+    shown = [row.point.removeprefix(prefix) for row in inside if shared_processes.leads_to_others(row.root)]
+    return [
+        Reason(rule, shared_processes.KIND, shared_processes.refusal(shared_processes.in_volume(path)))
+        for path in shown[:1]
+    ]
 
 
 def _looked(
     pid: int,
     rootfs: str,
-    reserved: "Sequence[PlaceMount]",
+    reserved: Sequence[PlaceMount],
     spec: Spec,
+    *,
     sources: dict[str, posix.stat_result],
-    still_waits: "Callable[[], None]",
+    still_waits: Callable[[], None],
+    table: dict[int, Row] | None = None,
 ) -> list[tuple[PlaceMount, MountMismatch]]:
-    with Namespace(pid, rootfs) as there:
-        table = mount_table(pid, still_waits)
-        return View(there, there.container, table, spec, sources, still_waits).problems(reserved)
+    with Namespace(pid, rootfs) as namespace:
+        table = table or mount_table(pid, still_waits)
+        return View(
+            namespace, namespace.container, table=table, spec=spec, sources=sources, still_waits=still_waits
+        ).problems(reserved)
 
 
 def _still(edit: PlaceMount, problem: MountMismatch) -> str:
@@ -239,32 +128,35 @@ def _still(edit: PlaceMount, problem: MountMismatch) -> str:
 
 
 class View:
-    """A container's root and mounts, before pivot_root. `root`: an O_PATH descriptor of its mount namespace, `there`.
-
-    `sources`: what the node has where a reserved mount comes from, and, if that is known, as its root ("/"). The
-    namespace is a copy of the node's, so the node's own mounts are in its table too: everywhere but at the container's
-    root or below. `nodes_table`: the node's mounts. `own_tree`: the container's root among them. `still_waits`: as for
-    `look`.
-    """
+    """A container's root and mounts, before pivot_root."""
 
     def __init__(
         self,
-        there: "Namespace | None",
+        namespace: Namespace | None,
         root: int,
+        *,
         table: dict[int, Row],
         spec: Spec,
         sources: dict[str, posix.stat_result],
-        still_waits: "Callable[[], None]" = lambda: None,
+        still_waits: Callable[[], None] = lambda: None,
     ) -> None:
-        self.there = there
+        self.namespace = namespace
         self.root = root
+        """An O_PATH descriptor of the container's root, in its mount namespace."""
         self.table = table
+        """The mounts of the namespace. It is a copy of the node's, so the node's own mounts are in the table too:
+        everywhere but at the container's root or below."""
         self.spec = spec
         self.sources = sources
+        """What the node has where a reserved mount comes from, and, if that is known, as its root ("/")."""
         self.walks = Walks(root, Steps(still_waits))
         self.own = self.walks.root.number
-        self.prefix = self.own_tree = self.row(self.own).point.rstrip("/")
+        self.prefix = self.row(self.own).point.rstrip("/")
+        """The path of the container's root in `table`."""
         self.nodes_table = table
+        """The node's mounts. A view of a running container has another table for them."""
+        self.own_tree = self.prefix
+        """The path of the container's root in `nodes_table`."""
         self.inside = [row for row in table.values() if row.point.startswith(self.prefix + "/")]
         self.ours: dict[int, PlaceMount] = {}
         self.places: dict[str, Place] = {}
@@ -278,32 +170,51 @@ class View:
             raise PathEscapes("leads through a mount that was made since")
         return row
 
-    def at(self, row: Row) -> str:
+    def path_of(self, row: Row) -> str:
         """The place of a mount, as the container will see it."""
         return row.point.removeprefix(self.prefix)
 
-    def problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
+    def problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
         """Returns the problem of each reserved mount that has one. Raises Unacceptable, OSError."""
         try:
             return self._problems(reserved)
         finally:
             self.walks.close()
 
-    def _problems(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
+    def _problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
         if not self._is_the_images():
             return [
                 (edit, MountMismatch(f"{named(edit.name)}: another mount lies over the container's root"))
                 for edit in reserved
             ]
-        found: list[tuple[PlaceMount, MountMismatch]] = []
+        problems: list[tuple[PlaceMount, MountMismatch]] = []
         for edit in reserved:
             try:
                 self._hold(edit, reserved)
             except MountMismatch as problem:
-                found.append((edit, problem))
+                problems.append((edit, problem))
             except (PathEscapes, OSError) as error:
-                found.append((edit, MountMismatch(f"{named(edit.name)} in the image {_cannot(error)}")))
-        return found or self.late(reserved)
+                problems.append((edit, MountMismatch(f"{named(edit.name)} in the image {_cannot(error)}")))
+        return problems or self.late(reserved)
+
+    def problems_on_the_way(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
+        """The problems on the way to each place, before the reserved mounts are there. Raises Unacceptable, OSError."""
+        names = {edit.name for edit in reserved}
+        for row in self.inside:
+            if is_within(self.path_of(row), names):  # Enforce mode removes it
+                self.ours[row.id] = reserved[0]
+        problems: list[tuple[PlaceMount, MountMismatch]] = []
+        try:
+            for edit in reserved:
+                try:
+                    self._check_way(edit, self.walks.to(edit.name))
+                except MountMismatch as problem:
+                    problems.append((edit, problem))
+                except (PathEscapes, OSError) as error:
+                    problems.append((edit, MountMismatch(f"{named(edit.name)} in the image {_cannot(error)}")))
+        finally:
+            self.walks.close()
+        return problems
 
     def _is_the_images(self) -> bool:
         """Whether the root is what the engine made for the container; a link to "/" can lead a volume over it."""
@@ -312,7 +223,7 @@ class View:
         stacked = {(row.device, row.root) for row in self.table.values() if row.point.rstrip("/") == self.prefix}
         return len(stacked) == 1
 
-    def _hold(self, edit: PlaceMount, reserved: "Sequence[PlaceMount]") -> None:
+    def _hold(self, edit: PlaceMount, reserved: Sequence[PlaceMount]) -> None:
         """Raises MountMismatch, PathEscapes, OSError where the container would see something else."""
         place = self.walks.to(edit.name)
         self._check_way(edit, place)
@@ -321,22 +232,39 @@ class View:
         if edit.mount is None:
             self._check_nothing_mounted(edit, path, self._companions(edit, path, reserved))
             return
-        if not place.is_there:
+        if not place.exists:
             raise MountMismatch(f"{named(edit.name)} is missing in the container", can_place=True)
         fd = self.walks.fd(place.node)
         row = self.row(place.node.number)
         same = same_file(posix.fstat(fd), self.sources[edit.name])
+        same = same and (not edit.is_in_pods_directory() or self._is_of(edit, row))
         if row.point != self.prefix + path or not same or self._is_idmapped_by_a_user(edit, row):
             problem = f"{named(edit.name)} in the container is not {named(edit.source())} of the node"
-            alone = row.point == self.prefix + path and self.row(row.parent).point != row.point
-            raise MountMismatch(problem, True, row if alone else None)
+            if edit.is_in_pods_directory() and self._was_asked_for(edit):
+                raise MountMismatch(f"{problem}: a link was there when the runtime mounted it")
+            is_only_mount = row.point == self.prefix + path and self.row(row.parent).point != row.point
+            raise MountMismatch(problem, True, row if is_only_mount else None)
         under = self.row(row.parent)
         while under.point == row.point and (under.device, under.root) == (row.device, row.root):
             under = self.row(under.parent)  # an earlier copy, over which `look` placed this one
         if under.id != self.own and under.id not in self.ours and not edit.volumes_above:
-            raise MountMismatch(volume_above(self.at(under), edit.name))  # the directory of a subPath can be removed
+            # The directory of a subPath can be removed.
+            raise MountMismatch(volume_above(self.path_of(under), edit.name))
         self.ours[row.id] = edit
         self._check_subtree(edit, row, self._companions(edit, path, reserved))
+
+    def _is_of(self, edit: PlaceMount, row: Row) -> bool:
+        """Whether a mount's root is an edit's source, by the path in its file system."""
+        number, source = self.tree(edit)
+        holds = self.nodes_table.get(number)
+        if holds is None:
+            raise PathEscapes("leads through a mount that was made since")
+        root = holds.root.rstrip("/") + source.removeprefix(holds.point.rstrip("/"))
+        return (row.device, row.root) == (holds.device, root)
+
+    def _was_asked_for(self, edit: PlaceMount) -> bool:
+        """Whether the runtime was told to mount an edit's source: what it mounted must not lie below another mount."""
+        return any(mount.source == edit.source() and mount.path == edit.name for mount in self.spec.mounts)
 
     def _is_idmapped_by_a_user(self, edit: PlaceMount, row: Row, below: str = "") -> bool:
         """Whether an edit's mount, or one `below` it, is idmapped as the container's author chose.
@@ -344,7 +272,7 @@ class View:
         Root may then write there after a remount. hook.core.linux.idmap and the node idmap them too; in a running
         container nothing tells the former's from others.
         """
-        if "idmapped" not in row.options or not self.there or self.was_replaced(edit):
+        if "idmapped" not in row.options or not self.namespace or self.was_replaced(edit):
             return False
         number, source = self.tree(edit)
         if below:
@@ -364,16 +292,16 @@ class View:
             if row.filesystem in _NOBODYS:
                 raise PathEscapes(f"leads through {named(str(node))}, a {row.filesystem} file system")
             if edit.mount and node.number != self.own and node.number not in self.ours and not edit.volumes_above:
-                raise MountMismatch(volume_above(self.at(row), edit.name))
+                raise MountMismatch(volume_above(self.path_of(row), edit.name))
         if edit.mount and place.node is self.walks.root:
             raise PathEscapes("leads to the container's root")
 
     def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
         for row in self.inside:
-            at = self.at(row)
-            if (at == path or is_below(at, path)) and not is_within(at, companions):
+            point = self.path_of(row)
+            if (point == path or is_below(point, path)) and not is_within(point, companions):
                 raise MountMismatch(
-                    f"{named(at)} is mounted, and nothing may be mounted at {named(edit.name)} or below"
+                    f"{named(point)} is mounted, and nothing may be mounted at {named(edit.name)} or below"
                 )
 
     def _check_subtree(self, edit: PlaceMount, mount: Row, companions: set[str]) -> None:
@@ -384,38 +312,38 @@ class View:
             message = f"{named(edit.name)} in the container lacks the options {', '.join(lacks)}"
             raise MountMismatch(message, can_place=True)
         tree = [mount] if lacks else []
-        below = self.below(mount.id, mount.point, self.inside)
+        below = descendants(mount.id, mount.point, self.inside)
         self._check_complete(edit, mount, below, companions)
         for row in below:
-            at = self.at(row)
-            if is_within(at, companions):
+            point = self.path_of(row)
+            if is_within(point, companions):
                 continue
             path = row.point[len(mount.point) :]
             if not self.came_with(edit, path, row) or self._is_idmapped_by_a_user(edit, row, path):
                 raise MountMismatch(
-                    f"{named(at)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
+                    f"{named(point)} is mounted below the reserved mount {named(edit.name)}", can_place=not companions
                 )
             if not all(option in row.options for option in wanted):
                 tree.append(row)
         for row in tree:
             self.set_options(row, wanted)
 
-    def _check_complete(self, edit: PlaceMount, mount: Row, below: "list[Row]", companions: "set[str]") -> None:
+    def _check_complete(self, edit: PlaceMount, mount: Row, below: list[Row], companions: set[str]) -> None:
         """Checks that mounts of the node below the source are there: crun 1.8.1 omits them in a user namespace."""
         if "rbind" not in edit.options():
             return
         number, source = self.tree(edit)
-        there = {(row.point, row.device, row.root) for row in below}
+        mounted = {(row.point, row.device, row.root) for row in below}
         left_out: set[int] = set()  # rbind skips what is unbindable; the container's own tree came later
-        for row in self.below(number, source, self.nodes_table.values()):
+        for row in descendants(number, source, self.nodes_table.values()):
             if row.parent in left_out or row.unbindable or f"{row.point}/".startswith(f"{self.own_tree}/"):
                 left_out.add(row.id)
                 continue
             if _shows_what_it_covers(row, self.nodes_table):
                 continue
             point = mount.point + row.point[len(source) :]
-            at = point.removeprefix(self.prefix)
-            if not is_within(at, companions) and (point, row.device, row.root) not in there:
+            path = point.removeprefix(self.prefix)
+            if not is_within(path, companions) and (point, row.device, row.root) not in mounted:
                 raise MountMismatch(
                     f"{named(row.point)} of the node is missing in the reserved mount {named(edit.name)}",
                     can_place=True,
@@ -426,13 +354,17 @@ class View:
 
         With the ids of the container's namespace, which is a copy of the node's and has other ids.
         """
-        return tree_of(edit.source(), self.there.root if self.there else -1)
+        fd = open_source(edit, self.namespace.root if self.namespace else -1)
+        try:
+            return _tree_at(fd)
+        finally:
+            posix.close(fd)
 
     def came_with(self, edit: PlaceMount, path: str, row: Row) -> bool:
         """Whether the node has the mount of a row at this path below the edit's source: rbind took it along."""
         return (self.tree(edit)[1] + path, row.device, row.root) in self._nodes_points()
 
-    def _nodes_points(self) -> "dict[tuple[str, str, str], bool]":
+    def _nodes_points(self) -> dict[tuple[str, str, str], bool]:
         """Whether each of the node's mounts is idmapped, by its place, device and root."""
         for own in self.nodes_table.values() if not self._points else ():
             key = own.point, own.device, own.root
@@ -441,34 +373,21 @@ class View:
 
     def set_options(self, row: Row, wanted: list[str]) -> None:
         """`ro` of a bind mount is not recursive in any runtime; the kernel makes it so for each mount."""
-        at = self.at(row)
-        fd = open_in_root(self.root, at)
+        path = self.path_of(row)
+        fd = open_in_root(self.root, path)
         try:
-            if self.there and mount_id(fd) == row.id:  # otherwise another mount hides it
-                self.there.set_attributes(fd, wanted, at)
+            if self.namespace and mount_id(fd) == row.id:  # otherwise another mount hides it
+                self.namespace.set_attributes(fd, wanted, path)
         finally:
             posix.close(fd)
 
-    def below(self, number: int, point: str, rows: "Iterable[Row]") -> "list[Row]":
-        """Those of some mounts that are descendants of mount `number`, at a path below `point`; parents first."""
-        children: dict[int, list[Row]] = {}
-        for row in rows:
-            if row.point.startswith(point + "/"):
-                children.setdefault(row.parent, []).append(row)
-        found, todo = [], [number]
-        while todo:
-            more = children.pop(todo.pop(), [])
-            found += more
-            todo += [row.id for row in more]
-        return found
-
-    def _companions(self, edit: PlaceMount, path: str, reserved: "Sequence[PlaceMount]") -> set[str]:
+    def _companions(self, edit: PlaceMount, path: str, reserved: Sequence[PlaceMount]) -> set[str]:
         """Returns the places of mounts that are allowed below an edit's mount, which is at `path`.
 
         The other reserved mounts, and what `allowBelow` lets through. A mount that `allowBelow` lets through must be
         exactly at its path: a link in one volume could lead another over the reserved mount.
         """
-        found = {path + other[len(edit.name) :] for other in edit.companions if is_below(other, edit.name)}
+        companions = {path + other[len(edit.name) :] for other in edit.companions if is_below(other, edit.name)}
         for other in reserved:
             if other.mount and is_below(other.name, edit.name):
                 try:
@@ -478,48 +397,50 @@ class View:
                         raise
                     continue
                 if all(node.number == self.own or node.number in self.ours for node in place.crossed):
-                    found.add(place.path)
-        return found
+                    companions.add(place.path)
+        return companions
 
-    def late(self, reserved: "Sequence[PlaceMount]") -> list[tuple[PlaceMount, MountMismatch]]:
+    def late(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
         """Paths that the runtime still changes must not lead to a reserved mount, nor above one.
 
         Devices, and directories in which it made some, must not have led into one. If another mount was made through a
         link in a volume, only the container's own mounts show that (hook.core.linux.early saw the image and
         config.json).
         """
-        found: list[tuple[PlaceMount, MountMismatch]] = []
+        problems: list[tuple[PlaceMount, MountMismatch]] = []
         places = [(edit, self.places[edit.name]) for edit in reserved if edit.mount]
         above = {
             edit.name: frozenset(node.number for node in place.crossed) for edit, place in places if edit.volumes_above
         }
         known: dict[tuple[Node, bool], tuple[str, frozenset[str]]] = {}
         writable = any(edit.can_be_written() for edit, _ in places)  # a runtime makes no device in a read-only mount
-        for what, path in [*_made_late(self.spec), *_with_devices(self.spec, writable)]:
-            at: Node | None = None
+        for description, path in [*_made_late(self.spec), *_with_devices(self.spec, writable)]:
+            start: Node | None = None
             allowed: frozenset[str] = frozenset()
             try:
                 place = self.walks.to(path, everywhere=True)
-                at, last = place.node, next(reversed(place.crossed), self.walks.root)
-                key = at if place.links else last, what in (_DEVICE, _DEVICES)
+                start, last = place.node, next(reversed(place.crossed), self.walks.root)
+                key = start if place.links else last, description in (_DEVICE, _DEVICES)
                 if key not in known or place.links:
                     changeable, volumes = self._changeable(place, key[1])
                     known[key] = changeable, frozenset(name for name in above if volumes and volumes <= above[name])
                 changeable, allowed = known[key]
             except (PathEscapes, OSError) as error:
                 changeable = _cannot(error)
-            upwards = at.upwards() if at else []
+            upwards = start.upwards() if start else []
             for edit, own in places:
-                if what == _DEVICE and not edit.can_be_written():
+                if description == _DEVICE and not edit.can_be_written():
                     continue
-                if at and (own.node in upwards or (at in own.crossed and what not in (_DEVICE, _DEVICES, _REMOUNTED))):
+                if start and (
+                    own.node in upwards or (start in own.crossed and description not in (_DEVICE, _DEVICES, _REMOUNTED))
+                ):
                     problem = f"leads to the reserved mount {named(edit.name)}"
                 elif changeable and edit.name not in allowed:
                     problem = changeable
                 else:
                     continue
-                found.append((edit, MountMismatch(f"{what} {named(path)} of the container {problem}")))
-        return found
+                problems.append((edit, MountMismatch(f"{description} {named(path)} of the container {problem}")))
+        return problems
 
     def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
         """Devices of the node's own file systems; and device and root of its /dev, which is a tmpfs on some nodes."""
@@ -543,18 +464,18 @@ class View:
             volumes = [row for row in volumes if row.device in nodes and not self._is_dev(row, dev, is_device)]
         if not volumes:
             return "", set()
-        at = named(self.at(volumes[0]))
-        return f"is in the volume {at}, in which others can lead it to a reserved mount", {row.id for row in volumes}
+        path = named(self.path_of(volumes[0]))
+        return f"is in the volume {path}, in which others can lead it to a reserved mount", {row.id for row in volumes}
 
     def _is_dev(self, row: Row, dev: set[tuple[str, str]], is_device: bool) -> bool:
         """Whether a volume is the node's /dev at the container's /dev, or a part of it in which a device was made.
 
         Containers have these: privileged ones, and those with a hostPath such as /dev/dri.
         """
-        at = self.at(row)
-        if at == "/dev" and (row.device, row.root) in dev:
+        path = self.path_of(row)
+        if path == "/dev" and (row.device, row.root) in dev:
             return True
-        return is_device and row.filesystem == "devtmpfs" and f"{at}/".startswith("/dev/")
+        return is_device and row.filesystem == "devtmpfs" and f"{path}/".startswith("/dev/")
 
 
 def tree_of(source: str, root: int = -1) -> tuple[int, str]:
@@ -562,9 +483,58 @@ def tree_of(source: str, root: int = -1) -> tuple[int, str]:
 
     `root`: of the mount namespace; -1: this process's. Raises OSError.
     """
-    fd = posix.open(source, posix.O_PATH | posix.O_CLOEXEC) if root < 0 else open_in_root(root, source)
+    fd = _opened(source, root)
     try:
-        return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
+        return _tree_at(fd)
+    finally:
+        posix.close(fd)
+
+
+def _tree_at(fd: int) -> tuple[int, str]:
+    return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
+
+
+def _opened(path: str, root: int) -> int:
+    return posix.open(path, posix.O_PATH | posix.O_CLOEXEC) if root < 0 else open_in_root(root, path)
+
+
+def open_source(edit: PlaceMount, root: int = -1) -> int:
+    """An O_PATH descriptor of a reserved mount's source on the node.
+
+    No link below kubelet's directory of pods is followed: a container with a volume of that directory can exchange a
+    pod's emptyDir and a link at any time, also between a look at it and the runtime's mount. `root`: of the mount
+    namespace; -1: this process's. Raises OSError; Unacceptable for such a link, whatever `failurePolicy` says.
+    """
+    if not edit.is_in_pods_directory():
+        return _opened(edit.source(), root)
+    pods = str(edit.volume[0])
+    directory = _opened(pods, root)
+    try:
+        return open_without_links(directory, edit.source()[len(pods) :].lstrip("/"))
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        raise Unacceptable(f"{edit.source()} is no directory of the pod any more: {error.strerror}") from None
+    finally:
+        posix.close(directory)
+
+
+def status_of(edit: PlaceMount) -> posix.stat_result:
+    """The status of a reserved mount's source on the node, by `open_source`. Raises OSError."""
+    fd = open_source(edit)
+    try:
+        return posix.fstat(fd)
+    finally:
+        posix.close(fd)
+
+
+def _cloned(edit: PlaceMount) -> int:
+    """A detached mount of a reserved mount's source. Raises OSError, Undecided."""
+    if not edit.is_in_pods_directory():
+        return clone_source(edit.source(), edit.options())
+    fd = open_source(edit)
+    try:
+        return clone_source(edit.source(), edit.options(), fd)
     finally:
         posix.close(fd)
 
@@ -595,15 +565,14 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
       runc: createContainer hooks; pivot_root; the console; `ro` of each tmpfs and of /dev, by its path, with the
             options that config.json has for it alone; `ro` of the root; read-only paths; masked paths.
     """
-    found = [("the console", "/dev/console")] if spec.terminal is True else []
+    made = [("the console", "/dev/console")] if spec.terminal is True else []
     for mount in spec.mounts:
-        at, options = str(mount["destination"]), mount.get("options")
-        if isinstance(options, list) and "ro" in options and (mount.get("type") == "tmpfs" or clean(at) == "/dev"):
-            found += [(_REMOUNTED, path) for path in dict.fromkeys((at, clean(at)))]
-    for member, what in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
+        if "ro" in mount.options and (mount.type == "tmpfs" or mount.path == "/dev"):
+            made += [(_REMOUNTED, path) for path in dict.fromkeys((mount.destination, mount.path))]
+    for member, description in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
         listed = spec.linux.get(member)
-        found += [(what, path) for path in listed or [] if isinstance(path, str)]
-    return found
+        made += [(description, path) for path in listed or [] if isinstance(path, str)]
+    return made
 
 
 def _with_devices(spec: Spec, themselves: bool) -> list[tuple[str, str]]:

@@ -8,21 +8,18 @@ path would be the image's. A thread enters it for one system call, and everythin
 descriptors: a path below one is resolved in the mounts of the namespace that it is of.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import posix
 import sys
 from _thread import get_ident
+from collections.abc import Callable
+from typing import NoReturn
 
-from hook.core.base.errors import Undecided
-from hook.core.base.mountinfo import reach
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import NoReturn
-
-    from hook.core.base.mountinfo import Row
+from hook.core.base.errors import Unacceptable, Undecided
+from hook.core.base.mountinfo import Row, reach
 
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
@@ -31,7 +28,7 @@ _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_FS = 0x20000, 0x10000000, 0x200
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _AT_RECURSIVE = -100, 0x1000, 0x4000, 0x8000
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
-_RESOLVE_NO_MAGICLINKS, _RESOLVE_IN_ROOT, _RESOLVE_CACHED = 0x2, 0x10, 0x20
+_RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_IN_ROOT, _RESOLVE_CACHED = 0x2, 0x4, 0x10, 0x20
 _STATX_TYPE, _STATX_INO, _STATX_MNT_ID, _STATX_SIZE = 0x1, 0x100, 0x1000, 256  # statx(2), struct statx
 _STATX_MASK, _STATX_INODE_AT, _STATX_DEVICE_AT, _STATX_MNT_ID_AT = 0, 32, 136, 144
 
@@ -67,12 +64,13 @@ _STATX = ctypes.c_char * _STATX_SIZE  # struct statx
 _OPEN_HOW = ctypes.c_uint64 * 3  # struct open_how
 _ATTR = ctypes.c_uint64 * 4  # struct mount_attr
 _AT_ONCE = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_CACHED)
+_NO_LINKS = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
 
 
 class _NothingIsLoaded:
     """The first finder of modules: no import finds one in a thread that is in a container's mount namespace."""
 
-    inside: "set[int]" = set()  # noqa: RUF012  # there is one
+    inside: set[int] = set()  # noqa: RUF012  # there is one
 
     @staticmethod
     def find_spec(name: str, path: object = None, target: object = None) -> None:
@@ -91,22 +89,25 @@ class OldKernel(Undecided):
 class Namespace:
     """The mount namespace of a process, entered for single system calls; 0: this process's own, which is not entered.
 
-    `root`: an O_PATH descriptor of its root directory. `container`: one of `rootfs`, a container's root there. The
-    calling thread must share its working directory with no other (`own_directories`): setns(2) sets it, and comes back
-    to `/`. Raises Undecided, OSError.
+    The calling thread must share its working directory with no other (`own_directories`): setns(2) sets it, and comes
+    back to `/`. Raises Undecided, OSError.
     """
 
-    __slots__ = ("_own", "_rootfs", "_there", "container", "pid", "root")
+    __slots__ = ("_other", "_own", "_rootfs", "container", "pid", "root")
 
     def __init__(self, pid: int, rootfs: str = "") -> None:
         self.pid = pid
         self._rootfs = rootfs
-        self._own = self._there = self.root = self.container = -1
+        self._own = self._other = -1
+        self.root = -1
+        """An O_PATH descriptor of the root directory of the namespace."""
+        self.container = -1
+        """An O_PATH descriptor of `rootfs`, a container's root in the namespace; -1 without one."""
         try:
             if pid:
                 self._own = posix.open("/proc/self/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
-                self._there = posix.open(f"/proc/{pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
-                if same_file(posix.fstat(self._there), posix.fstat(self._own)):
+                self._other = posix.open(f"/proc/{pid}/ns/mnt", posix.O_RDONLY | posix.O_CLOEXEC)
+                if same_file(posix.fstat(self._other), posix.fstat(self._own)):
                     raise Undecided(
                         "the container has no mount namespace of its own, and nothing is mounted in the node's"
                     )
@@ -117,7 +118,7 @@ class Namespace:
             self.close()
             raise
 
-    def __enter__(self) -> "Namespace":
+    def __enter__(self) -> Namespace:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,18 +126,18 @@ class Namespace:
 
     def close(self) -> None:
         """Close the descriptors."""
-        for fd in {self._own, self._there, self.root, self.container} - {-1}:
+        for fd in {self._own, self._other, self.root, self.container} - {-1}:
             posix.close(fd)
 
-    def call(self, function: "Callable[..., int]", *arguments: object, **named: object) -> int:
+    def call(self, function: Callable[..., int], *arguments: object, **named: object) -> int:
         """Call a function of C inside, which makes one system call: "/" is its only path without a descriptor.
 
         Raises OSError.
         """
-        if self._there < 0:
+        if self._other < 0:
             return function(*arguments, **named)
         thread = get_ident()
-        _setns(self._there)
+        _setns(self._other)
         _NothingIsLoaded.inside.add(thread)
         try:
             return function(*arguments, **named)
@@ -152,7 +153,7 @@ class Namespace:
             self.root, path.lstrip("/"), posix.O_PATH | posix.O_DIRECTORY, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS
         )
 
-    def mount_of_container(self, table: "dict[int, Row]") -> "tuple[Row | None, str]":
+    def mount_of_container(self, table: dict[int, Row]) -> tuple[Row | None, str]:
         """The mount that holds the container's root, None if it was made since, and the root's path, "" for `/`."""
         own = table.get(mount_id(self.container))
         return own, (own.point if own else self._rootfs).rstrip("/")
@@ -171,16 +172,16 @@ class Namespace:
         Raises OSError.
         """
         flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
-        return _call("open_tree", path, _OPEN_TREE, fd, "", flags, at=self)
+        return _call("open_tree", path, _OPEN_TREE, fd, "", flags, namespace=self)
 
     def set_attributes(self, fd: int, options: list[str], path: str, propagation: int = 0) -> None:
         """Set mount(8) options and propagation of the mount whose root a descriptor is. Raises OSError."""
-        set_attributes(fd, options, False, path, 0, propagation, self)
+        set_attributes(fd, options, recursive=False, path=path, clear=0, propagation=propagation, namespace=self)
 
     def move_mount(self, tree: int, target: int, path: str) -> None:
         """Attach a detached mount at the place of a descriptor. `path`: for messages. Raises OSError."""
         flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
-        _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags, at=self)
+        _call("move_mount", path, _MOVE_MOUNT, tree, "", target, "", flags, namespace=self)
 
 
 def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
@@ -191,6 +192,26 @@ def same_file(one: posix.stat_result, other: posix.stat_result) -> bool:
 def mount_id(fd: int) -> int:
     """The id of the mount that holds a descriptor's file, as in /proc/PID/mountinfo. Raises Undecided, OSError."""
     return int.from_bytes(_statx(fd, b"", _AT_EMPTY_PATH)[_STATX_MNT_ID_AT : _STATX_MNT_ID_AT + 8], sys.byteorder)
+
+
+def mount_without_links(root: int, path: str) -> int:
+    """The id of the mount that holds an absolute path below a root; -1 where a link is on the way, or nothing is there.
+
+    The usual case in two system calls (`tree_of` has all of them). `root`: -1 for this process's. Raises Undecided,
+    OSError.
+    """
+    if root < 0:
+        return -1
+    name = path.lstrip("/").encode("utf-8", "surrogateescape") or b"."
+    fd = _libc.syscall(_OPENAT2, root, name, _NO_LINKS, 24, 0, 0)
+    if fd < 0:
+        if ctypes.get_errno() == errno.ENOENT:
+            raise FileNotFoundError(errno.ENOENT, "openat2", path)
+        return -1
+    try:
+        return mount_id(fd)
+    finally:
+        posix.close(fd)
 
 
 def own_root() -> str:
@@ -204,8 +225,8 @@ def root_of(proc: int, path: bytes = b"root") -> str:
     One directory can be seen through two mounts that have different mounts below it, and a mount is of one mount
     namespace. `proc`: a descriptor of /proc/PID. Raises Undecided, OSError.
     """
-    found = _statx(proc, path, 0)
-    return (found[_STATX_INODE_AT : _STATX_INODE_AT + 8] + found[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]).hex()
+    status = _statx(proc, path, 0)
+    return (status[_STATX_INODE_AT : _STATX_INODE_AT + 8] + status[_STATX_DEVICE_AT : _STATX_MNT_ID_AT + 8]).hex()
 
 
 def status_at_once(path: str) -> posix.stat_result:
@@ -218,14 +239,14 @@ def status_at_once(path: str) -> posix.stat_result:
     if fd < 0:
         fd = reach(path, is_ours=False)
     try:
-        found = _asked(fd, b"", _AT_EMPTY_PATH, _STATX_TYPE | _STATX_INO)  # offsets below: struct statx
+        data = _asked(fd, b"", _AT_EMPTY_PATH, _STATX_TYPE | _STATX_INO)  # offsets below: struct statx
     finally:
         posix.close(fd)
 
     number, order = int.from_bytes, sys.byteorder
-    mode, inode = number(found[28:30], order), number(found[32:40], order)
-    rdev = posix.makedev(number(found[128:132], order), number(found[132:136], order))
-    device = posix.makedev(number(found[136:140], order), number(found[140:144], order))
+    mode, inode = number(data[28:30], order), number(data[32:40], order)
+    rdev = posix.makedev(number(data[128:132], order), number(data[132:136], order))
+    device = posix.makedev(number(data[136:140], order), number(data[140:144], order))
     return posix.stat_result((mode, inode, device, 0, 0, 0, 0, 0, 0, 0), {"st_rdev": rdev})
 
 
@@ -235,39 +256,46 @@ def _asked(fd: int, path: bytes, flags: int, mask: int) -> bytes:
     if _libc.statx(fd, path, flags | _AT_STATX_DONT_SYNC, mask, buffer) < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"statx: {posix.strerror(code)}")
-    found: bytes = buffer.raw
-    return found
+    data: bytes = buffer.raw
+    return data
 
 
 def _statx(fd: int, path: bytes, flags: int) -> bytes:
-    found = _asked(fd, path, flags, _STATX_MNT_ID | _STATX_INO)
-    if not int.from_bytes(found[_STATX_MASK : _STATX_MASK + 4], sys.byteorder) & _STATX_MNT_ID:
+    data = _asked(fd, path, flags, _STATX_MNT_ID | _STATX_INO)
+    if not int.from_bytes(data[_STATX_MASK : _STATX_MASK + 4], sys.byteorder) & _STATX_MNT_ID:
         raise OldKernel("this kernel tells no mount ids (statx(2)); looking at mounts needs Linux 5.12 or later")
-    return found
+    return data
 
 
-def clone_source(source: str, options: list[str]) -> int:
-    """A detached bind mount of a path, with these mount(8) options already set. Raises OSError, Undecided."""
+def clone_source(source: str, options: list[str], fd: int = -1) -> int:
+    """A detached bind mount of a path, with these mount(8) options already set. Raises OSError, Undecided.
+
+    `fd`: a descriptor of what the path must lead to; then the path is for messages.
+    """
     recursive = _AT_RECURSIVE if "rbind" in options else 0
-    tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive)
+    flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | recursive
+    if fd < 0:
+        tree = _call("open_tree", source, _OPEN_TREE, _AT_FDCWD, source, flags)
+    else:
+        tree = _call("open_tree", source, _OPEN_TREE, fd, "", flags | _AT_EMPTY_PATH)
     try:
         propagation = _MS_SLAVE if "rslave" in options or "slave" in options else PRIVATE
         clear = _ATIME if any(option in _ATIME_ANY for option in options) else 0
-        set_attributes(tree, options, bool(recursive), source, clear, propagation)
+        set_attributes(tree, options, recursive=bool(recursive), path=source, clear=clear, propagation=propagation)
     except BaseException:
         posix.close(tree)
         raise
     return tree
 
 
-def clone_idmapped(fd: int, users: int, path: str, at: "Namespace | None" = None) -> int:
+def clone_idmapped(fd: int, users: int, path: str, namespace: Namespace | None = None) -> int:
     """A detached, read-only copy of the mount at a descriptor, idmapped by a user namespace. Raises OSError, Undecided.
 
-    Without the mounts below it. `users`: a descriptor of the user namespace. `path`: for messages. `at`: the mount's
-    namespace, None: this process's.
+    Without the mounts below it. `users`: a descriptor of the user namespace. `path`: for messages. `namespace`: that of
+    the mount, None: this process's.
     """
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH
-    tree = _call("open_tree", path, _OPEN_TREE, fd, "", flags, at=at)
+    tree = _call("open_tree", path, _OPEN_TREE, fd, "", flags, namespace=namespace)
     try:
         attributes = _ATTR(_ATTR_IDMAP | _MOUNT_ATTR["ro"], 0, 0, users)
         _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", _AT_EMPTY_PATH, attributes, 32)
@@ -292,22 +320,28 @@ def remounted(tree: int, path: str) -> int:
 def set_attributes(
     fd: int,
     options: list[str],
+    *,
     recursive: bool,
     path: str,
     clear: int = 0,
     propagation: int = 0,
-    at: "Namespace | None" = None,
+    namespace: Namespace | None = None,
 ) -> None:
     """Set mount(8) options of the mount at a descriptor; `recursive`: and of the mounts below it. Raises OSError."""
     wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
     attributes = _ATTR(wanted, clear, propagation, 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-    _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32, at=at)
+    _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32, namespace=namespace)
 
 
 def open_in_root(root: int, path: str) -> int:
     """An O_PATH descriptor of an absolute path, resolved inside a container's root. Raises OSError."""
     return _openat2(root, path.lstrip("/") or ".", posix.O_PATH, _RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+
+
+def open_without_links(directory: int, path: str) -> int:
+    """An O_PATH descriptor of a path below a directory, in which no name is a symbolic link. Raises OSError."""
+    return _openat2(directory, path, posix.O_PATH, _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS)
 
 
 def open_plain(path: str, flags: int = posix.O_PATH) -> int:
@@ -365,16 +399,20 @@ def own_mounts(read_only: list[str], has_devices: bool) -> None:
     So is each bind mount that it or a child makes of one, whatever its options are (mount(2) ignores MS_RDONLY with
     MS_BIND). What is mounted here appears nowhere else, and unmounts of the node come here.
 
-    `has_devices`: whether device nodes outside /dev can be opened. Raises Undecided, OSError.
+    `has_devices`: whether device nodes outside /dev can be opened. Raises Undecided, Unacceptable, OSError.
     """
     if _libc.unshare(_CLONE_NEWNS) < 0:
         _failed("unshare", "/")
     with Namespace(0) as here:
         dev = clone_source("/dev", ["rbind", "rslave"])
-        set_attributes(here.root, [] if has_devices else ["nodev"], True, "/", 0, _MS_SLAVE)
+        set_attributes(
+            here.root, [] if has_devices else ["nodev"], recursive=True, path="/", clear=0, propagation=_MS_SLAVE
+        )
         for path, tree in [("/dev", dev), *[(path, clone_source(path, ["rbind", "ro"])) for path in read_only]]:
-            at = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)  # open until execve(2), like `tree`
-            here.move_mount(tree, at, path)
+            target = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)  # open until execve(2), like `tree`
+            if not same_file(posix.fstat(target), posix.fstat(tree)):
+                raise Unacceptable(f"{path} was exchanged while it was made read-only for the real runtime")
+            here.move_mount(tree, target, path)
 
 
 def own_directories() -> None:
@@ -402,18 +440,19 @@ def _setns(fd: int) -> None:
         raise OSError(code, f"cannot enter the mount namespace: {posix.strerror(code)}")
 
 
-def _call(name: str, path: str, number: int, *arguments: object, at: "Namespace | None" = None) -> int:
-    """Make a system call: strings are paths, integers are longs. `at`: where. Raises OSError with its name and `path`.
+def _call(name: str, path: str, number: int, *arguments: object, namespace: Namespace | None = None) -> int:
+    """Make a system call: strings are paths, integers are longs. Raises OSError with its name and `path`.
 
-    A later successful setns(2) leaves errno as it is (errno(3)).
+    `namespace`: the mount namespace in which it is made, None: this process's. A later successful setns(2) leaves errno
+    as it is (errno(3)).
     """
     converted = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
     every = (number, *converted, *[0] * (6 - len(converted)))
-    result: int = at.call(_libc.syscall, *every) if at else _libc.syscall(*every)
+    result: int = namespace.call(_libc.syscall, *every) if namespace else _libc.syscall(*every)
     return result if result >= 0 else _failed(name, path)
 
 
-def _failed(name: str, path: str) -> "NoReturn":
+def _failed(name: str, path: str) -> NoReturn:
     code = ctypes.get_errno()
     if code == errno.ENOSYS:
         raise OldKernel(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")

@@ -3,28 +3,26 @@
 openat2(2) with RESOLVE_IN_ROOT ends at the same place, but does not report which mounts it went through.
 """
 
+from __future__ import annotations
+
 import errno
 import posix
+from collections.abc import Callable
 
 from hook.core.base.compare import clean
 from hook.core.base.errors import Unacceptable, named
+from hook.core.base.mountinfo import Row
 from hook.core.base.system import SYMLINK_LIMIT
+from hook.core.container.spec import Spec
 from hook.core.linux.mountns import mount_id
 from hook.core.policy.entries import BUILT_BY_THE_RUNTIME
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from hook.core.base.mountinfo import Row
-    from hook.core.container.spec import Spec
 
 _S_IFMT, _S_IFLNK = 0o170000, 0o120000
 
 _PATH_MAX = 4096
 """The kernel takes no longer path (path_resolution(7)), so no runtime can make anything at one."""
 
-STEPS = 320_000
+WALK_STEPS = 320_000
 """What all walks of one look may cost together: a step costs 1, and one that asks the kernel costs _ASKED. An author of
 an image can make each path 80,000 steps long, by 40 links with 2,000 names each. An honest container with 1,000 mounts
 costs less than 100,000."""
@@ -45,40 +43,39 @@ class PathEscapes(Exception):
 
 
 class MountMismatch(Exception):
-    """A reserved mount is not what the policy wants. `can_place`: mounting it on top would correct that.
+    """A reserved mount is not what the policy wants."""
 
-    `row`: the only mount at its path, if there is one.
-    """
-
-    def __init__(self, message: str, can_place: bool = False, row: "Row | None" = None) -> None:
+    def __init__(self, message: str, can_place: bool = False, row: Row | None = None) -> None:
         super().__init__(message)
         self.can_place = can_place
+        """Whether mounting it on top would correct that."""
         self.row = row
+        """The only mount at its path, if there is one."""
 
 
 class Node:
-    """A path in a container without symbolic links, but for the last name of it. Each path has one node.
-
-    `above`: the directory, None for the container's root. `target`: of a symbolic link, else None. `missing`: nothing
-    is there. `number`: the id of the mount, -1 until something is looked up in it (`Walks.fd`).
-    """
+    """A path in a container without symbolic links, but for the last name of it. Each path has one node."""
 
     __slots__ = ("above", "below", "missing", "name", "number", "target")
 
-    def __init__(self, above: "Node | None", name: str, missing: bool = False, target: "str | None" = None) -> None:
+    def __init__(self, above: Node | None, name: str, missing: bool = False, target: str | None = None) -> None:
         self.above = above
+        """The directory, None for the container's root."""
         self.name = name
         self.missing = missing
+        """Whether nothing is at the path."""
         self.target = target
+        """The target of a symbolic link, None for another file."""
         self.number = -1
+        """The id of the mount, -1 until something is looked up in it (`Walks.fd`)."""
         self.below: dict[str, Node] = {}
 
-    def upwards(self) -> "list[Node]":
+    def upwards(self) -> list[Node]:
         """The node and those above it, up to the root."""
-        found = [self]
-        while found[-1].above is not None:
-            found.append(found[-1].above)
-        return found
+        nodes = [self]
+        while nodes[-1].above is not None:
+            nodes.append(nodes[-1].above)
+        return nodes
 
     def __str__(self) -> str:
         """The path from the container's root."""
@@ -86,18 +83,17 @@ class Node:
 
 
 class Place:
-    """The place that a path leads to.
-
-    `node`: it, with symbolic links resolved; missing names are taken as they are written. `crossed`: the directories in
-    which a name was looked up, and the symbolic links, in order. `links`: the latter.
-    """
+    """The place that a path leads to."""
 
     __slots__ = ("crossed", "links", "node")
 
-    def __init__(self, node: Node, crossed: "dict[Node, None]", links: "list[Node]") -> None:
+    def __init__(self, node: Node, crossed: dict[Node, None], links: list[Node]) -> None:
         self.node = node
+        """The node at the end, with symbolic links resolved; missing names are taken as they are written."""
         self.crossed = crossed
+        """The directories in which a name was looked up, and the symbolic links, in order."""
         self.links = links
+        """The symbolic links among them."""
 
     @property
     def path(self) -> str:
@@ -105,25 +101,26 @@ class Place:
         return str(self.node)
 
     @property
-    def is_there(self) -> bool:
+    def exists(self) -> bool:
         """Whether nothing of the path is missing."""
         return not self.node.missing
 
 
 class Steps:
-    """The budget of one look. `ask`: called now and then; raises if the caller waits no more."""
+    """The budget of one look."""
 
     __slots__ = ("_ask", "_asked_at", "_left")
 
-    def __init__(self, ask: "Callable[[], None]" = lambda: None) -> None:
+    def __init__(self, ask: Callable[[], None] = lambda: None) -> None:
+        """`ask`: called now and then; raises if the caller waits no more."""
         self._ask = ask
-        self._left = self._asked_at = STEPS
+        self._left = self._asked_at = WALK_STEPS
 
     def take(self, cost: int) -> None:
         """Raises Unacceptable if too little is left."""
         self._left -= cost
         if self._left < 0:
-            raise Unacceptable(f"it takes more than {STEPS} steps to follow the container's paths and their links")
+            raise Unacceptable(f"it takes more than {WALK_STEPS} steps to follow the container's paths and their links")
         if self._asked_at - self._left > _OFTEN:
             self._asked_at = self._left
             self._ask()
@@ -145,7 +142,7 @@ class Walks:
     def to(self, path: str, everywhere: bool = False) -> Place:
         """Walk an absolute path.
 
-        Raises OSError; PathEscapes for a path into /proc, /sys or /dev; Unacceptable beyond STEPS.
+        Raises OSError; PathEscapes for a path into /proc, /sys or /dev; Unacceptable beyond WALK_STEPS.
 
         `everywhere`: walk into these trees too, and as runc does, for which `..` takes a missing name back.
         """
@@ -184,20 +181,20 @@ class Walks:
 
     def _looked_up(self, node: Node, name: str) -> Node:
         """The node of a name in a directory. Raises OSError, Unacceptable."""
-        found = Node(node, name, missing=True)
+        below = Node(node, name, missing=True)
         if not node.missing:
             directory = self.fd(node)
             self.steps.take(_ASKED)
             try:
                 mode = posix.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
-                found.missing = False
+                below.missing = False
                 if mode & _S_IFMT == _S_IFLNK:
-                    found.target = posix.readlink(name, dir_fd=directory)
-                    found.number = node.number  # nothing is mounted on a link
+                    below.target = posix.readlink(name, dir_fd=directory)
+                    below.number = node.number  # nothing is mounted on a link
             except FileNotFoundError:
                 pass
-        node.below[name] = found
-        return found
+        node.below[name] = below
+        return below
 
     def fd(self, node: Node) -> int:
         """A descriptor of what is at a node, which is closed by a later call. Raises OSError, Unacceptable.
@@ -205,12 +202,12 @@ class Walks:
         What was put in its place since is not followed: for a symbolic link, it is a descriptor of the link itself.
         """
         opened = self._open
-        way = []
+        names = []
         while node not in opened:
-            way.append(node)
+            names.append(node)
             node = node.above or self.root
         fd = opened[node]
-        for node in reversed(way):
+        for node in reversed(names):
             self.steps.take(_ASKED)
             fd = posix.open(node.name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=fd)
             opened[node] = fd
@@ -232,23 +229,23 @@ class Walks:
 
 
 def open_walked(root: int, path: str) -> int:
-    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.node.rights)."""
+    """As open_in_root, without openat2(2), whose flags no filter of system calls can see (hook.inside.rights)."""
     walks = Walks(root, Steps())
     try:
         place = walks.to(path, everywhere=True)
-        if not place.is_there:
+        if not place.exists:
             raise FileNotFoundError(errno.ENOENT, posix.strerror(errno.ENOENT), path)
         return posix.dup(walks.fd(place.node))
     finally:
         walks.close()
 
 
-def made_at(spec: "Spec") -> "list[str]":
+def made_at(spec: Spec) -> list[str]:
     """Where a runtime makes devices, and where it could if a link of the container leads on from there.
 
     runc takes `..` out of the text of a path, and follows a link at its end too. crun follows links before `..`, and
     none at the end.
     """
-    paths = [str(device.get("path", "")) for device in spec.devices]
+    paths = [device.written for device in spec.devices]
     paths += [f"/dev/{name}" for name in _DEFAULT_DEVICES]
-    return sorted({way for path in paths for way in (path, clean(path))})
+    return sorted({spelling for path in paths for spelling in (path, clean(path))})

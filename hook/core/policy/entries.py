@@ -1,15 +1,14 @@
-"""What a rule of the compiled policy reserves: entries of `env` and `mounts`. Part of the start path: builtins only."""
+"""What a rule of the compiled policy reserves: entries of `mounts`, and of `deviceAllocations`."""
 
-from hook.core.base.compare import is_pattern, parents
+from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from collections.abc import Sequence
+from typing import Any
 
-VALUE, FILE, ALLOCATED, ABSENT = "value", "file", "allocated", "absent"
-KEEP = "Keep"
-"""The `default` of a `deviceAllocation` that leaves the name unchanged if no device plugin set it."""
+from hook.core.base.compare import is_below, parents
+
+ALLOCATED_MOUNTS, ALLOCATED_DEVICES = "mounts", "devices"
+"""The parts of `deviceAllocations` that reserve a device plugin's mounts and devices."""
 
 EXCLUSIVE = "exclusive"
 """The part of `deviceAllocations` that lists the devices which only an allocation gives."""
@@ -19,64 +18,64 @@ BUILT_BY_THE_RUNTIME = ("/proc", "/sys", "/dev")
 give the container control of the node (CVE-2019-16884, runc)."""
 
 
-class Env:
-    """One reserved env name. `source` says what `text` is.
-
-    VALUE: `text` is the value. FILE: `text` is the path of a file whose first line is the value. ALLOCATED: `text` is
-    the default if no device plugin set the name, None for absent; with `keep` the name is left unchanged instead;
-    `trusted`: as in the policy file. ABSENT: `text` is None, and `name` may be a pattern.
-    """
-
-    def __init__(
-        self, name: str, source: str, text: "str | None" = None, keep: bool = False, trusted: "Sequence[Any]" = ()
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.text = text
-        self.keep = keep
-        self.trusted = trusted
-
-    def is_pattern(self) -> bool:
-        """Whether `name` is a pattern of names that must be absent."""
-        return self.source == ABSENT and is_pattern(self.name)
+POD_UID = "$(pod.uid)"
+"""A name in a hostPath in whose place the pod's UID is."""
 
 
 class Mount:
-    """One reserved mount. `destination` and `allow_below` are cleaned paths; `options` are mount(8) options.
-
-    `source`: path on the node; "": nothing may be mounted at the destination or below it. `allow_below`: the container
-    may have mounts at these paths and below them. `skip_missing`: leave the mount out if the node has no such source.
-    `volumes_above`: the container may have a mount above the destination. `volume`: of an emptyDir, whose `source` is
-    "" until the pod is known: kubelet's directory of pods, the emptyDir's name, and the size of its tmpfs in bytes, 0
-    for the kernel's default, -1 for a directory on disk. `around`: the destination and the paths above it. `below`:
-    what paths below it begin with.
-    """
+    """One reserved mount."""
 
     def __init__(
         self,
         source: str,
         destination: str,
-        options: "list[str]",
-        allow_below: "list[str]",
+        options: list[str],
+        allow_below: list[str],
         skip_missing: bool,
         volumes_above: bool = False,
-        volume: "Sequence[Any]" = (),
+        volume: Sequence[Any] = (),
+        origin: str = "",
     ) -> None:
         self.source = source
+        """A path on the node; "": nothing may be mounted at the destination or below it."""
         self.volume = volume
+        """What an emptyDir needs, whose `source` is "" until the pod is known: kubelet's directory of pods, the name of
+        the emptyDir, and the size of its tmpfs in bytes, 0 for the kernel's default, -1 for a directory on disk. Of a
+        hostPath with POD_UID, whose `source` is "" likewise: this path alone."""
         self.destination = destination
+        """The cleaned path in the container."""
         self.options = options
+        """Options of mount(8)."""
         self.allow_below = allow_below
+        """Cleaned paths at and below which the container may have mounts."""
         self.skip_missing = skip_missing
+        """Whether the mount is left out if the node has no such source."""
         self.volumes_above = volumes_above
+        """Whether the container may have a mount above the destination."""
+        self.origin = origin
+        """What allocated it, "" if the policy names it."""
         self.around = {destination, *parents(destination)}
+        """The destination and the paths above it."""
         self.below = destination.rstrip("/") + "/"
+        """What paths below it begin with."""
 
-    def wanted(self) -> "tuple[str, str, frozenset[str]]":
+    @property
+    def is_of_pod(self) -> bool:
+        """Whether the policy names the hostPath with POD_UID, so each pod has its own."""
+        return len(self.volume) == 1
+
+    def of_pod(self, uid: str) -> Mount:
+        """The mount of one pod; the same for one without POD_UID. `uid`: as in Identity.proven_uid; "": no pod's."""
+        if not self.is_of_pod or not uid:
+            return self
+        source = self.volume[0].replace(POD_UID, uid)
+        return Mount(source, self.destination, self.options, self.allow_below, self.skip_missing, self.volumes_above)
+
+    def wanted(self) -> tuple[str, str, frozenset[str]]:
         """What the rule wants at the destination, to be compared with what other rules want."""
         return self.source, str(self.volume), frozenset(self.options)
 
-    def as_oci(self, is_directory: bool = False) -> "dict[str, object]":
+    def as_oci(self, is_directory: bool = False) -> dict[str, object]:
         """The object for OCI's `mounts`.
 
         A directory also gets `rro`, which crun obeys at once. It obeys `ro` only after it has made all devices and
@@ -85,3 +84,11 @@ class Mount:
         """
         options = [*self.options, "rro"] if is_directory and "ro" in self.options else list(self.options)
         return {"destination": self.destination, "type": "bind", "source": self.source, "options": options}
+
+
+def is_let_through(path: str, reserved: list[Mount]) -> bool:
+    """Whether each reserved mount above the path allows it in `allowBelow`; one without `allowBelow` allows nothing."""
+    above = [mount for mount in reserved if is_below(path, mount.destination)]
+    return bool(above) and all(
+        any(path == root or is_below(path, root) for root in mount.allow_below) for mount in above
+    )

@@ -1,47 +1,53 @@
-"""The store of compiled policies. Part of the start path: builtins only.
+"""The store of compiled policies.
 
 Parsing YAML and checking it against the schema costs more than a whole container start. So a start reads the compiled
 policy from the store, if its key still matches the policy file. If not, the first start after the change runs the
-compiler (`hook.core.policy.compiler`) as a child. A policy file that is missing or has errors never replaces a good
+compiler (`hook.compile.compiler`) as a child. A policy file that is missing or has errors never replaces a good
 policy: the last good one stays in force, and every start logs why (`Policy.warning`).
 """
 
+from __future__ import annotations
+
 import posix
 import time
+from typing import Any
 
-from hook.core.base.child import output_of
+from hook.core.base import child
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.jsontext import Malformed, decode, parse
 from hook.core.base.system import Untrusted, is_file, make_directory, read_file, trusted
-from hook.core.policy.model import ENFORCE, FAIL, HELD, Policy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from hook.core.policy.model import ENFORCE, FAIL, HELD_BACK, Policy
 
 SOURCE = "/etc/reassert/policy.yaml"
 STORE = "/var/lib/reassert"
-FORMAT = 9
+STORE_FORMAT = 10
 """Version of the compiled form. A store with another version is compiled again."""
 
 SOURCE_LIMIT = 16 * 1024 * 1024
 """Maximum size of a policy file in bytes."""
 
-LIMIT = 64 * 1024 * 1024
+_ERRORS = 2
+"""How many errors of a policy file a message names: each event and each line of the operation log has the message."""
+
+STORE_LIMIT = 64 * 1024 * 1024
 """Maximum size of a compiled policy in bytes."""
 
 
 def store_path(source: str, store: str) -> str:
-    """The store's file for a policy file; its name is made as by systemd-escape(1) --path."""
-    return store + "/" + source.strip("/").replace("\\", "\\x5c").replace("-", "\\x2d").replace("/", "-") + ".json"
+    """The store's file for a policy file; its name is made as by systemd-escape(1) --path.
+
+    Each format has its own file: a version that reads another one keeps its last good policy (`last_good`).
+    """
+    name = source.strip("/").replace("\\", "\\x5c").replace("-", "\\x2d").replace("/", "-")
+    return f"{store}/{name}.{STORE_FORMAT}.json"
 
 
-def file_key(status: posix.stat_result) -> "list[int]":
+def file_key(status: posix.stat_result) -> list[int]:
     """Inode, size, mtime and ctime of the policy file: with another key, the policy is compiled again."""
     return [status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
 
 
-def path_state(path: str) -> "list[int]":
+def path_state(path: str) -> list[int]:
     """The key of a file that a policy names, or the error if it is missing, and which users may write above it."""
     state: list[int] = []
     try:
@@ -59,13 +65,13 @@ def load(source: str = SOURCE, store: str = STORE) -> Policy:
     problem, key = source_key(source)
     stored = read_store(source, store)
     if not problem and (stored is None or not stored.has_compiled(key)):
-        stored, problem = recompiled(source, store, key, stored)
+        stored, problem = recompiled(source, store, key=key, old=stored)
     if stored is None:
         return NoPolicy(source, problem or f"{source} could not be compiled")
     return stored.policy(source, key, problem)
 
 
-def source_key(source: str) -> "tuple[str, list[int]]":
+def source_key(source: str) -> tuple[str, list[int]]:
     """Why the policy file cannot be used, or "", and its key."""
     try:
         status = trusted(source)
@@ -85,14 +91,14 @@ class Stored:
         """Raises Malformed for a text that is truncated or in another format."""
         lines = text.splitlines()
         header = parse(lines.pop(0)) if lines else None
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
+        if not isinstance(header, dict) or header.get("format") != STORE_FORMAT:
             raise Malformed("not a compiled policy of this version")
         if header.get("rules") != len(lines) or not text.endswith("\n"):
             raise Malformed("the compiled policy is truncated")
         self._header = header
         self._lines = lines
 
-    def has_compiled(self, key: "list[int]") -> bool:
+    def has_compiled(self, key: list[int]) -> bool:
         """Whether the policy file with this key was compiled, with or without errors.
 
         One that is held back for files that the node lacks counts until one of them changes.
@@ -104,22 +110,28 @@ class Stored:
             was for _, was in lacking
         ]
 
-    def policy(self, source: str, key: "list[int]", problem: str) -> Policy:
+    def policy(self, source: str, key: list[int], problem: str) -> Policy:
         """The policy, with a warning if the policy file is missing or has errors."""
         if not problem and key == self._header["heldKey"]:
-            problem = "; ".join(self._header["heldErrors"])
+            problem = first_of(self._header["heldErrors"])
         if not self._header["sha256"]:
             return NoPolicy(source, problem or "it was never compiled")
-        warning = f"{HELD}: {problem}" if problem else ""
+        warning = f"{HELD_BACK}: {problem}" if problem else ""
         return Policy(source, self._header, self._lines, warning)
 
 
-def read_store(source: str, store: str) -> "Stored | None":
+def first_of(errors: list[str]) -> str:
+    """The first errors of a policy file in one line, and how many follow: `policy check` shows all of them."""
+    more = len(errors) - _ERRORS
+    return "; ".join([*errors[:_ERRORS], *([f"and {more} more (reassert policy check)"] if more > 0 else [])])
+
+
+def read_store(source: str, store: str) -> Stored | None:
     """The compiled policy in the store; None if there is none that this version can use."""
     path = store_path(source, store)
     try:
         trusted(path)
-        return Stored(decode(read_file(path, LIMIT)))
+        return Stored(decode(read_file(path, STORE_LIMIT)))
     except (OSError, ReassertError, Malformed):
         return None
 
@@ -135,7 +147,7 @@ class NoPolicy(Policy):
         self.missing = reason
 
 
-NO_RULES: "dict[str, Any]" = {
+NO_RULES: dict[str, Any] = {
     "sha256": "",
     "mode": ENFORCE,
     "failurePolicy": FAIL,
@@ -147,6 +159,8 @@ NO_RULES: "dict[str, Any]" = {
     "asks": False,
     "allowedAnnotations": [],
     "nodePaths": {},
+    "nodePathsInForce": {},
+    "closes": True,
     "rules": 0,
     "trust": {},
     "index": {},
@@ -156,24 +170,25 @@ NO_RULES: "dict[str, Any]" = {
 
 
 COMPILE_SECONDS = 20.0
-"""How long a start waits for the compiler, half of it for another start's. CRI's timeout is two minutes."""
+"""How long a start waits for the compiler. CRI's timeout is two minutes."""
 
 
 def recompiled(
-    source: str, store: str, key: "list[int]", old: "Stored | None", seconds: float = COMPILE_SECONDS
-) -> "tuple[Stored | None, str]":
+    source: str, store: str, *, key: list[int], old: Stored | None, seconds: float = COMPILE_SECONDS
+) -> tuple[Stored | None, str]:
     """Run the compiler. Under a lock: other starts wait for the result and use it.
 
-    Ten seconds remain to run it in any case: a process that can read the lock's file can lock it too.
+    Half of the time is for the lock: a process that can read the lock's file can hold it for ever.
     """
-    deadline = time.monotonic() + seconds
-    lock = _lock(store, deadline - 10.0)
+    began = time.monotonic()
+    deadline = began + seconds
+    lock = _lock(store, began + seconds / 2)
     try:
         stored = read_store(source, store)
         if stored is not None and stored.has_compiled(key):
             return stored, ""
         command = ["policy", "compile", "--policy", source, "--store", store, "--output", "store"]
-        return Stored(decode(output_of(command, deadline))), ""
+        return Stored(decode(child.output_of(command, deadline))), ""
     except (OSError, ReassertError, Malformed) as error:
         return old, f"{source} could not be compiled: {error}"
     finally:

@@ -1,7 +1,9 @@
 """The names in a trust store. What a rule mounts and what `trust build` writes both come from here.
 
-Builtins only. The paths in `live` never change, nor do the inodes of its directories: a container has them mounted.
+The paths in `live` never change, nor do the inodes of its directories: a container has them mounted.
 """
+
+from __future__ import annotations
 
 STORES = "/var/lib/reassert/trust"
 """The directory of all trust stores of the node."""
@@ -11,6 +13,12 @@ DEFAULT = "company"
 
 SOURCES = "/etc/reassert/trust.d"
 """The directory of the default store's CAs. A store of another name has its own subdirectory."""
+
+ASIDE_PATH = "/.reassert-trust"
+"""Where `mount: Aside` mounts CERTS. No image has it, and no volume can be above it but over the container's root.
+
+/run and /var are volumes or a tmpfs in many containers. A runtime makes the directory, also for a container whose root
+file system is read-only: it makes mount points before."""
 
 GENERATIONS = "generations"
 """Subdirectory of a store: one directory of real files for each generation, `000001` and up, never changed."""

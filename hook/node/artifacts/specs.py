@@ -11,8 +11,8 @@ from typing import Any
 
 from hook.core.base.errors import ReassertError
 from hook.core.facts.files import first_line
-from hook.core.policy.entries import FILE, VALUE, Env
 from hook.core.policy.model import AUDIT, Policy, Rule
+from hook.core.policy.sources import Env, Given
 from hook.entry.hook import STAGES
 from hook.node.change.files import Change, State
 from hook.node.errors import NodeError
@@ -79,19 +79,17 @@ def reserved_env(policy: Policy) -> list[str]:
     values: dict[str, str] = {}
     for rule in policy.candidates(None):
         for env in [] if rule.is_audited else rule.env:
-            value = _value(env)
-            if value is not None:
-                values.setdefault(env.name, value)
+            given = _given(env)
+            if given and given.text is not None:
+                values.setdefault(env.name, given.text)
     return [f"{name}={value}" for name, value in values.items()]
 
 
-def _value(env: Env) -> str | None:
-    if env.source == FILE:
-        try:
-            return first_line(str(env.text))
-        except (ReassertError, OSError) as error:
-            raise NodeError(f"the value of env {env.name} cannot be read: {error}") from None
-    return env.text
+def _given(env: Env) -> Given | None:
+    try:
+        return env.by_default(first_line)
+    except (ReassertError, OSError) as error:
+        raise NodeError(f"the value of env {env.name} cannot be read: {error}") from None
 
 
 def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
@@ -118,7 +116,7 @@ def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
 
 
 def _edits(rule: Rule) -> dict[str, Any]:
-    env = [f"{e.name}={e.text}" for e in rule.env if e.source == VALUE]
+    env = [f"{e.name}={e.constant}" for e in rule.env if e.constant is not None]
     mounts = [
         {"hostPath": m.source, "containerPath": m.destination, "options": list(m.options), "type": "bind"}
         for m in rule.mounts

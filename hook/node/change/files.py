@@ -13,6 +13,7 @@ from typing import Any
 
 from hook.node.change import tree
 from hook.node.errors import NodeError
+from hook.resident import oplog
 
 FILE, LINK, TREE = "file", "link", "tree"
 
@@ -121,6 +122,11 @@ def put(path: str, state: State | None) -> None:
     else:
         _replace(path, state)
     tree.sync(os.path.dirname(path))
+    if state is None:
+        oplog.info("file.removed", path=path)
+    else:
+        known = {"kind": state.kind, "bytes": len(state.content), "mode": f"{state.mode:04o}"}
+        oplog.info("file.written", path=path, sha256=state.sha256(), **known)
 
 
 def _replace(path: str, state: State) -> None:

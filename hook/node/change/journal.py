@@ -142,7 +142,7 @@ def locked(directory: str = DIRECTORY) -> Iterator[None]:
     fd = os.open(f"{directory}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         if not wait_until(lambda: lock(fd, fcntl.LOCK_EX), _LOCK_SECONDS) or not os.fstat(fd).st_nlink:
-            raise NodeError("another `reassert node` command is running on this node; wait until it has finished")
+            raise NodeError("another install or uninstall is running on this node; wait until it has finished")
         remove_temporary(f"{directory}/{_JOURNAL}")  # of a change that was interrupted before its journal was written
         try:
             yield

@@ -1,4 +1,4 @@
-"""The files that `node uninstall` leaves on a node, and those of them that `--purge` removes."""
+"""The files that `uninstall` leaves on a node, and those of them that `--purge` removes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
+from hook.compile import in_force
 from hook.core import events
-from hook.core.policy import compiler, store
+from hook.core.base.concealed import KEY
+from hook.core.policy import store
 from hook.node.change import tree
 from hook.node.change.record import Record
 
 _CONFIGURATION = os.path.dirname(store.SOURCE)
 
 _STATE = {
-    "last-verify.json": "the last result of node verify",
-    "wired.json": "which handlers were wired",
-    "events-position.json": "the position of --metrics",
+    "node.json": "what status, verify and the metrics remember",
     "unchanged-starts": "starts that an earlier version has counted",
+    KEY: "the key of the hashes in events",
 }
 """Other files in the directory of compiled policies (hook.ops.metrics)."""
 
@@ -43,7 +44,7 @@ def leftovers(record: Record) -> list[Leftover]:
     ]
     found += [
         Leftover(path, _STATE.get(os.path.basename(path), "a compiled policy"), True)
-        for pattern in ("*.json", "unchanged-starts*")
+        for pattern in ("*.json", "*.text", "unchanged-starts*", KEY)
         for path in sorted(glob(f"{store.STORE}/{pattern}"))
     ]
     trust = "a trust store, which running containers may have mounted; remove it when none has"
@@ -54,7 +55,7 @@ def leftovers(record: Record) -> list[Leftover]:
         found += [Leftover(path, needed, False) for path in sorted(part.files)]
     if record.parts:
         found.append(Leftover(record.path, "the record of the files above", False))
-    for path in sorted(glob(f"{tree.PLACE}/*")):
+    for path in sorted(path for path in glob(f"{tree.PLACE}/*") if record.owned(path) is None):
         ours = tree.CONTENT.fullmatch(os.path.basename(path))
         what = "a program that still runs; the next uninstall removes it" if ours else "not written by reassert"
         found.append(Leftover(path, what, False))
@@ -63,7 +64,7 @@ def leftovers(record: Record) -> list[Leftover]:
 
 def purge() -> None:
     """Removes the policy, its compiled forms, the metrics' state, the event log and marks of probes. Raises OSError."""
-    compiler.clear()
+    in_force.clear()
     for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
         Path(path).unlink(missing_ok=True)
     for directory in (

@@ -1,6 +1,6 @@
 """The program itself on this node: its tree with front, the command, a first policy.
 
-It is a package's, below /usr/lib, or a copy that `node install` makes, below /opt or --prefix. A node has one of them.
+It is a package's, below /usr/lib, or a copy that `install` makes, below /opt. A node has one of them.
 """
 
 from __future__ import annotations
@@ -12,21 +12,26 @@ import sys
 from pathlib import Path
 
 from hook import __version__
-from hook.core.base.errors import ReassertError, describe
+from hook.compile.compiler import compile_bytes
+from hook.compile.in_force import read_source
 from hook.core.base.system import trusted
 from hook.core.policy import store
-from hook.core.policy.compiler import compile_bytes, read_source
 from hook.core.policy.model import Policy
 from hook.entry.dispatcher import FRONT, START, stable_path, start_text
 from hook.node import systemd
-from hook.node.artifacts import dispatchers
-from hook.node.change import journal, tree
+from hook.node.change import tree
 from hook.node.change.files import TREE, Change, State, link
 from hook.node.change.record import Record
 from hook.node.errors import NodeError
 
-_SEED = Path(__file__).with_name("policy.yaml")
-"""config/policy.yaml; the frozen program has it beside this module."""
+PRESETS = {
+    "": "policy.yaml",
+    "gpu": "examples/gpu-lockdown.yaml",
+    "ca": "examples/company-ca.yaml",
+    "sandbox": "examples/egress-proxy.yaml",
+    "loader": "examples/loader.yaml",
+}
+"""First policies below config, by the name of `install --preset`; "": the default. Each is written in Audit mode."""
 
 _PACKAGED = "/usr/(?!local/)"
 """A program below such a path belongs to a package manager and is used where it is."""
@@ -35,10 +40,9 @@ _PACKAGED = "/usr/(?!local/)"
 CALLED = "program"
 """A key in an engine's notes: the path of the program that the engine's files call."""
 
-PREFIX = "prefix"
-"""A key in an engine's notes: the value of --prefix, if it was given."""
+_PREFIX = "prefix"
+"""A key in the notes of reassert 0.3: the value of its option --prefix, if it was given."""
 
-_DEFAULTS = tree.PLACE, dispatchers.DIRECTORY
 _PACKAGE = "/usr/lib/reassert/reassert"
 """The program of a package, which engines call where one is installed."""
 
@@ -50,9 +54,9 @@ def program(prepare: bool = True) -> list[Change]:
     running program is not frozen, or if others than root can write to PLACE.
     """
     here = own_tree()
+    _only_roots(tree.PLACE)  # it has the dispatchers of a package's program too
     if re.match(_PACKAGED, here):
         return []
-    _only_roots(tree.PLACE)
     content = tree.fingerprint(here, laid_out=True)
     directory = tree.directory_of(content)
     if prepare and not os.path.isdir(directory):
@@ -63,8 +67,16 @@ def program(prepare: bool = True) -> list[Change]:
         (f"{tree.PLACE}/{START}", State(start_text(executable).encode())),
         *([(f"{tree.PLACE}/{FRONT}", link(f"{os.path.basename(directory)}/{FRONT}"))] if front_in_use() else []),
         (f"{tree.PLACE}/reassert", link(os.path.relpath(executable, tree.PLACE))),
-        (tree.COMMAND, link(f"{tree.PLACE}/reassert")),
+        *([] if command_is_left_out() else [(tree.COMMAND, link(f"{tree.PLACE}/reassert"))]),
     ]
+
+
+def command_is_left_out() -> bool:
+    """Whether the directory of the command is on a read-only file system, and the program is a copy."""
+    there = os.path.dirname(tree.COMMAND)
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    return bool(os.statvfs(there).f_flag & os.ST_RDONLY) and not re.match(_PACKAGED, own_tree())
 
 
 def _only_roots(path: str) -> None:
@@ -74,22 +86,31 @@ def _only_roots(path: str) -> None:
             raise NodeError(f"{path} is not a directory that only root can write to; fix or remove it")
 
 
-def seed() -> list[Change]:
-    """The default policy file, unless the node has one, or a deleted one is still in force from the compiled store."""
+def seed(preset: str = "") -> list[Change]:
+    """The first policy file, unless the node has one, or a deleted one is still in force from the compiled store.
+
+    `preset`: of PRESETS. Raises NodeError if the node has another policy than this preset.
+    """
     there = os.path.lexists(store.SOURCE) or _is_compiled()
-    return [] if there else [(store.SOURCE, State(_seed_text()))]
+    text = preset_text(preset)
+    if there and preset and not (os.path.exists(store.SOURCE) and Path(store.SOURCE).read_bytes() == text):
+        raise NodeError(
+            f"--preset writes a first policy only, and this node has one; `reassert policy preset {preset}` prints the "
+            f"preset, for {store.SOURCE}"
+        )
+    return [] if there else [(store.SOURCE, State(text))]
 
 
-def policy(seeded: bool = True) -> Policy:
+def policy(seeded: bool = True, preset: str = "") -> Policy:
     """Returns the policy that will be in force once the node is wired. Raises ReassertError if there will be none.
 
-    `seeded`: whether a node without a policy gets the default one.
+    `seeded`: whether a node without a policy gets `preset`.
     """
-    if not _is_compiled():  # compile in memory: status and plan write nothing
+    if not _is_compiled():  # compile in memory: status and a dry run write nothing
         if not os.path.lexists(store.SOURCE):
             if not seeded:
-                raise NodeError(f"every container is refused: there is no {store.SOURCE}; run `reassert node install`")
-            return compile_bytes(store.SOURCE, _seed_text()).policy()
+                raise NodeError(f"every container is refused: there is no {store.SOURCE}; run `reassert install`")
+            return compile_bytes(store.SOURCE, preset_text(preset)).policy()
         trusted(store.SOURCE)
         return compile_bytes(store.SOURCE, read_source(store.SOURCE)[0]).policy()
     found = store.load()
@@ -120,55 +141,15 @@ def own_tree() -> str:
     return os.path.dirname(os.path.realpath(sys.executable))
 
 
-def _seed_text() -> bytes:
-    source = _SEED if _SEED.exists() else _SEED.parents[3] / "config" / _SEED.name
-    return source.read_bytes()
+def preset_text(name: str) -> bytes:
+    """A first policy, of PRESETS, in Audit mode."""
+    frozen = Path(__file__).with_name("config")  # the frozen program has the files there
+    directory = frozen if frozen.exists() else Path(__file__).parents[3] / "config"
+    text = (directory / PRESETS[name]).read_bytes()
+    return text.replace(b"\n  mode: Enforce\n", b"\n  mode: Audit # later: reassert policy enforce\n", 1)
 
 
-# -- where it is, and whether there is another one
-
-
-def locate(prefix: str = "") -> None:
-    """Places program and dispatchers where they are on this node, or below `prefix`. Raises NodeError.
-
-    A change that was interrupted before it was recorded is in its journal.
-    """
-    record, left = Record.read(), journal.pending()
-    trees = [step.path for step in (left.steps if left else []) if step.after and step.after.kind == TREE]
-    recorded = [str(part.notes[PREFIX]) for part in record.parts.values() if PREFIX in part.notes]
-    places = [os.path.dirname(path) for path in trees]
-    recorded += [os.path.dirname(place) for place in places if place != _DEFAULTS[0]]
-    was = recorded[0] if recorded else ""
-    if prefix and (record.engines() or left) and prefix != was:
-        how = f"with --prefix {was}" if was else "without --prefix"
-        raise NodeError(f"this node is wired {how}; run `reassert node uninstall` first")
-    chosen = prefix or was
-    if prefix:
-        _check_prefix(prefix)
-    tree.use_prefix(chosen)
-    dispatchers.use_prefix(chosen)
-
-
-def note(notes: dict[str, object], program: str) -> None:
-    """Adds to an engine's notes where the program and the dispatchers are."""
-    notes[CALLED] = program
-    if (tree.PLACE, dispatchers.DIRECTORY) != _DEFAULTS:
-        notes[PREFIX] = os.path.dirname(tree.PLACE)
-
-
-def _check_prefix(prefix: str) -> None:
-    """Checks that only root can write a directory and all above it, and that programs run in it. Raises NodeError."""
-    if not prefix.startswith("/") or os.path.normpath(prefix) != prefix or prefix == "/":
-        raise NodeError(f"--prefix takes an absolute path of a directory, not {prefix!r}")
-    there = prefix
-    while not os.path.lexists(there):
-        there = os.path.dirname(there)
-    try:
-        trusted(there)
-    except (ReassertError, OSError) as error:
-        raise NodeError(f"--prefix {prefix}: {describe(error)}") from None
-    if os.statvfs(there).f_flag & os.ST_NOEXEC:
-        raise NodeError(f"--prefix {prefix}: {there} is mounted noexec, so no program below it can be executed")
+# -- whether there is another one
 
 
 def called(record: Record) -> str:
@@ -182,6 +163,12 @@ def refuse_another(record: Record, installs: bool) -> None:
 
     `installs`: raise NodeError too where a package is installed and this program is not its own.
     """
+    for part in record.parts.values():
+        if installs and _PREFIX in part.notes:
+            raise NodeError(
+                f"this node is wired with --prefix {part.notes[_PREFIX]}, which is removed: run `reassert uninstall` "
+                "first"
+            )
     wired = called(record)
     if wired and not is_there(wired):  # it was removed, so this program replaces it
         wired = ""

@@ -11,10 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
-from typing import Any
 
+from hook.compile import in_force
 from hook.core.base.errors import ReassertError, describe
-from hook.core.policy import compiler
 from hook.node import services, systemd
 from hook.node.artifacts.dispatchers import pass_through, real_of, script
 from hook.node.change import journal as journals
@@ -22,11 +21,11 @@ from hook.node.change import tree
 from hook.node.change.files import TREE, Change, Disk, State, is_same, look, missing_directories, put
 from hook.node.change.journal import DIRECTORY, Journal
 from hook.node.change.record import PROGRAM, OwnedFile, OwnerRecord, Record
-from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Choice, Wiring
+from hook.node.engines.base import HOOK, RUNTIME, AnyEngine, Base, Choice, Config, Wiring
 from hook.node.errors import NodeError
 
 Say = Callable[[str], None]
-Prove = Callable[[Any], None]
+Prove = Callable[[Config], None]
 """Takes the engine's configuration after a change. Raises NodeError if containers do not run as they should."""
 
 
@@ -50,7 +49,7 @@ def base_of(record: Record, engine: AnyEngine, disk: Disk) -> Base:
         part = record.parts.get(engine.name, OwnerRecord())
         if now.sha256() == owned.after or path not in part.references:
             return owned.before
-        left = engine.strip(path, now.content, part.notes)
+        left = engine.config_class.strip(path, now.content, part.notes)
         return None if left is None else now.with_content(left)
 
     return base
@@ -72,12 +71,13 @@ class Rewiring:
         engine: AnyEngine,
         record: Record,
         target: Target,
-        before: Callable[[], Any],
+        before: Callable[[], Config],
         disk: Disk | None = None,
         directory: str = DIRECTORY,
     ) -> None:
         self.engine, self.record, self.target, self.before, self.directory = engine, record, target, before, directory
         self.disk = disk or Disk()
+        self._began = int(time.time())  # the record is made twice, and must be the same
         self.old = record.parts.get(engine.name, OwnerRecord())
         base = base_of(record, engine, self.disk)
         written = [(path, state) for path, state in target.wiring.references if state is not None]
@@ -121,13 +121,13 @@ class Rewiring:
         owned, now = self.record.owned(path), self.disk.at(path)
         return (now and now.sha256()) != (owned and owned.after)
 
-    def _not_loaded(self, now: Callable[[], Any]) -> list[str]:
+    def _not_loaded(self, now: Callable[[], Config]) -> list[str]:
         """Returns the handlers that are to be wired, and that the engine has not loaded. Raises NodeError."""
         if not ({RUNTIME, HOOK} & {*self.target.adapters} and self.engine.running()):
             return []
-        return self.engine.not_loaded(now(), self.engine.loaded(now()), self.target.wiring.notes)
+        return now().not_loaded(self.engine.loaded(now()), self.target.wiring.notes)
 
-    def _restart(self, say: Say, after: Callable[[], Any]) -> None:
+    def _restart(self, say: Say, after: Callable[[], Config]) -> None:
         """Makes the engine load its files. Raises NodeError if it has not loaded them afterwards."""
         say(f"{self.engine.verb}ing {self.engine.title}; {self.engine.restart_note}")
         self.engine.restart()
@@ -139,6 +139,7 @@ class Rewiring:
         part = self._new_part(self.stale, self.old.directories, self.stale_units, self.disk)
         restarts = self.restarts()
         if not (restarts or self.differences()) and part == self.old:
+            self._start_what_stopped(say)
             return False
         # Only a resident plugin must be restarted for a new program.
         moved = any(not self.disk.has(path, state) for path, state in self.target.program + self.artifacts)
@@ -188,19 +189,25 @@ class Rewiring:
         self._retire(after, say)
         return True
 
+    def _start_what_stopped(self, say: Say) -> None:
+        """Starts units that were stopped, or failed, since the last install. Raises NodeError."""
+        if units := services.stopped(self.target.wiring.units):
+            say(f"starting {', '.join(units)}, which did not run")
+            services.start_again(units, [path for path, _ in self.artifacts])
+
     def _refuse_a_last_restart(self) -> None:
         """Checks, before anything is changed, that the engine will start again. Raises NodeError."""
         if self.engine.service and systemd.load_state(self.engine.service) == "masked":
             raise NodeError(f"{self.engine.service} is masked and could not be restarted: systemctl unmask it first")
-        blockers = self.engine.blockers(self.before) if self.target.adapters else []
+        blockers = self.before().blockers() if self.target.adapters else []
         if blockers:
             raise NodeError(f"{self.engine.title} runs and would not start again: {'; '.join(blockers)}")
 
-    def _nothing_left(self, after: Any) -> None:
+    def _nothing_left(self, after: Config) -> None:
         """Checks after an uninstall that the engine refers to no file of reassert. Raises NodeError."""
         if self.target.adapters:
             return
-        left = [handler.name for handler in self.engine.handlers(after, {}) if {RUNTIME, HOOK} & set(handler.wired)]
+        left = [handler.name for handler in after.handlers({}) if {RUNTIME, HOOK} & set(handler.wired)]
         if left:
             raise NodeError(
                 f"{self.engine.title} still refers to reassert in {', '.join(left)}, by a setting that install did not "
@@ -209,7 +216,7 @@ class Rewiring:
 
     # -- after the change: files that no engine refers to any more
 
-    def _retire(self, after: Callable[[], Any], say: Say) -> None:
+    def _retire(self, after: Callable[[], Config], say: Say) -> None:
         """Remove stale files, and the program with the last engine. Nothing here can break a container start."""
         loses_plugin = self._loses_plugin()
         if systemd.available():
@@ -240,7 +247,7 @@ class Rewiring:
             journals.apply(journal, pause_before=self._first_to_pause(changes))
             journals.remove_directories(sorted(directories))
             if self._is_last():
-                compiler.clear()
+                in_force.clear()
             if systemd.available() and (loses_plugin or self.stale_units):
                 systemd.run("daemon-reload")
                 if loses_plugin:
@@ -262,7 +269,7 @@ class Rewiring:
             return pass_through(real)
         return base_of(self.record, self.engine, disk)(path)
 
-    def _users(self, now: Callable[[], Any], path: str) -> int:
+    def _users(self, now: Callable[[], Config], path: str) -> int:
         """Returns how many running containers (podman: commands) still call a dispatcher or podman's hook."""
         return self.engine.users(now(), path) if script(path) else 0
 
@@ -298,7 +305,7 @@ class Rewiring:
             sorted({*directories, *made}) if files else [],
             [*wiring.units, *units],
             wiring.notes,
-            self.old.since if self.old.adapters or not self.target.adapters else int(time.time()),
+            self.old.since if self.old.adapters or not self.target.adapters else self._began,
         )
 
     def _recorded(self, part: OwnerRecord) -> list[Change]:
@@ -334,7 +341,7 @@ class Rewiring:
 
 
 def planned(
-    engine: AnyEngine, record: Record, choice: Choice, now: Any, program: list[Change] | None = None
+    engine: AnyEngine, record: Record, choice: Choice, now: Config, program: list[Change] | None = None
 ) -> Rewiring:
     """Returns the change that an install with these options makes. Raises NodeError.
 
@@ -342,7 +349,7 @@ def planned(
     """
     disk = Disk()
     notes = record.parts.get(engine.name, OwnerRecord()).notes
-    wiring = engine.wire(now, choice, base_of(record, engine, disk), notes)
+    wiring = now.wire(choice, base_of(record, engine, disk), notes)
     services.add_agent(wiring, choice)
     target = Target(wiring, list(choice.adapters), choice.runtime_class, program or [])
     return Rewiring(engine, record, target, lambda: now, disk)
@@ -362,12 +369,14 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
         _remove_new(journal, engine, directory, say)
     except OSError as error:
         raise NodeError(
-            f"not everything could be restored: {describe(error)}; fix that, then run `reassert node uninstall`"
+            f"not everything could be restored: {describe(error)}; fix that, then run `reassert uninstall`"
         ) from None
     if not Record.read(directory).engines():
-        compiler.clear()
+        in_force.clear()
     if systemd.available() and journal.units:
         services.roll_back(journal.units)
+    elif systemd.available() and services.has_units(step.path for step in journal.steps):
+        systemd.run("daemon-reload")
     if trouble is not None:
         raise NodeError(f"every file was restored, but {engine.title} does not start again: {trouble}")
     tree.tidy()
@@ -395,7 +404,7 @@ def _remove_new(journal: Journal, engine: AnyEngine, directory: str, say: Callab
         if not (real or waited):  # the dispatchers are removed, what they call is next
             tree.let_starts_end()
             waited = True
-        users = engine.users(now, path) if path in scripts else 0
+        users = engine.users(now, path) if now and path in scripts else 0
         state = pass_through(real) if real and users else None
         if state:
             say(still_called(path, users))

@@ -28,18 +28,11 @@ PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
 """The staging directory: a tree is prepared here, and a removed tree is kept here until the change is complete."""
 COMMAND = "/usr/local/bin/reassert"
-
-
-def use_prefix(prefix: str) -> None:
-    """Places these paths below a directory, or in the default place (`prefix` "")."""
-    global PLACE, STAGING, COMMAND  # noqa: PLW0603  # one node, one place
-    program = prefix or "/opt"
-    PLACE, STAGING = f"{program}/reassert", f"{program}/.reassert.reassert-aside"
-    COMMAND = f"{prefix or '/usr/local'}/bin/reassert"
+"""Left out where it cannot be written, as on a read-only /usr."""
 
 
 def is_installed(path: str) -> bool:
-    """Whether an executable is the one that `node install` places."""
+    """Whether an executable is the one that `install` places."""
     return path == f"{PLACE}/reassert"
 
 
@@ -156,7 +149,10 @@ def place(path: str, content: str) -> None:
 
 
 def lay_out(source: str, directory: str, place: str) -> None:
-    """Writes the tree, `start` and the link into a package's directory, which will be at `place` on a node."""
+    """Writes the tree, `start` and the link into a package's directory, which will be at `place` on a node.
+
+    packaging/layout.py calls it.
+    """
     name = fingerprint(source, laid_out=True)[:_NAME]
     copy(source, f"{directory}/{name}")
     Path(directory, START).write_text(start_text(f"{place}/{name}/reassert"))

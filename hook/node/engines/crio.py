@@ -12,27 +12,41 @@ from __future__ import annotations
 import glob
 import json
 import os
-from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hook.node import systemd
-from hook.node.artifacts.dispatchers import behind, real_of
+from hook.node.artifacts.dispatchers import behind, is_wired
 from hook.node.artifacts.specs import cdi_file, hooks_d, reserved_env
 from hook.node.change.files import State
 from hook.node.engines import toml
-from hook.node.engines.base import CDI, HOOK, LOADED_SECONDS, NRI, RUNTIME, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import (
+    CDI,
+    HOOK,
+    LOADED_SECONDS,
+    NRI,
+    RUNTIME,
+    Base,
+    Choice,
+    Config,
+    Daemon,
+    Handler,
+    Wiring,
+)
 from hook.node.engines.dockerd import fetch
 from hook.node.engines.nri_validator import Validator
 from hook.node.errors import NodeError
+from hook.node.nodefiles import THIS_NODE, NodeFiles
 from hook.node.services import NRI_SOCKET, PLUGIN_IS_OURS, PLUGIN_NOT_SEEN, add_plugin, plugin_runs
 from hook.node.systemd import option, strings_of
 
 if TYPE_CHECKING:
     from hook.node.probe.starter import Starter
+
+_NAME = "crio"
 
 RUNTIMES = ("crio", "runtime", "runtimes")
 
@@ -51,32 +65,6 @@ _KEYS = (
     "no_sync",
 )
 """Prefixes of a handler's settings. `crio config` prints settings of crio.runtime in the last handler's table too."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """The values of CRI-O's configuration files.
-
-    `defaults`: CRI-O's own. `files`: the values of each file by its path, in the order of reading. `ours`: the path of
-    our drop-in. `overrides`: values that the command line or the environment of the running crio sets.
-    """
-
-    defaults: dict[str, Any]
-    files: dict[str, dict[str, Any]]
-    ours: str
-    overrides: dict[str, Any]
-
-    def effective(self, with_ours: bool) -> dict[str, Any]:
-        """Returns the values of all files and of the command line. `with_ours`: include our drop-in."""
-        values = deepcopy(self.defaults)
-        for name, table in toml.get(values, RUNTIMES, {}).items():
-            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
-        for path, said in self.files.items():
-            if with_ours or path != self.ours:
-                merge(values, deepcopy(said), ())
-        merge(values, deepcopy(self.overrides), ())
-        _translate(values)
-        return values
 
 
 def merge(values: dict[str, Any], more: dict[str, Any], at: toml.Key) -> None:
@@ -129,12 +117,6 @@ def kind_of(table: dict[str, Any]) -> str:
     return str(table.get("runtime_type") or "oci")
 
 
-def runtime_of(table: dict[str, Any], name: str) -> str | None:
-    """Returns the runtime that a handler calls; None if it is not installed."""
-    path = str(table.get("runtime_path") or systemd.which(name) or "")
-    return path if os.path.isfile(path) else None
-
-
 HOOKS = "/etc/reassert/hooks.d/crio"
 """A directory of our own: podman also runs the hooks in /usr/share/containers/oci/hooks.d."""
 
@@ -153,7 +135,6 @@ _OVERRIDABLE: tuple[toml.Key, ...] = (
 )
 """What reassert reads or sets and what CRI-O's command line and environment can override."""
 
-
 _VALIDATOR = Validator(
     ("crio", "nri", "default_validator"),
     "nri_enable_default_validator",
@@ -162,79 +143,53 @@ _VALIDATOR = Validator(
 )
 
 
-class Crio(Engine[Files]):
-    """The CRI-O of this node.
+@dataclass(frozen=True)
+class CrioConfig(Config):
+    """The configuration of a CRI-O. The attributes are what it depends on."""
 
-    `command`: crio with the options and the environment of the running one, which override its files. `config`,
-    `drop_ins`: the main file and the directory of the drop-ins.
-    """
+    defaults: dict[str, Any]
+    """CRI-O's own values."""
 
-    name = "crio"
-    adapters = (RUNTIME, NRI, HOOK, CDI)
-    service = "crio.service"
+    files: dict[str, dict[str, Any]]
+    """The values of each file by its path, in the order of reading."""
 
-    def __init__(self, version: str, command: list[str], config: str, drop_ins: str) -> None:
-        self.title = f"CRI-O {version}"
-        self._command = command
-        self._config = config
-        self._drop_ins = drop_ins
-        self._ours = f"{drop_ins}/{_OURS}"
+    ours: str
+    """The path of our drop-in."""
 
-    @classmethod
-    def find(cls) -> Self:
-        """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
-        version = systemd.version_of("crio", (0, 0))
-        pid = systemd.main_pid(cls.service)
-        arguments = [word for word in strings_of(pid, "cmdline")[1:] if word]
-        environment = dict(entry.split("=", 1) for entry in strings_of(pid, "environ") if "=" in entry)
-        if option(arguments, "--runtimes") or "CONTAINER_RUNTIMES" in environment:
-            raise NodeError("crio was started with --runtimes, which overrides its files; move that to a drop-in first")
+    overrides: dict[str, Any]
+    """The values that the command line or the environment of the running crio sets."""
 
-        def given(default: str, variable: str, *names: str) -> str:
-            return (option(arguments, *names) or [environment.get(variable) or default])[-1]
+    plugin_runs: bool = False
+    """Whether a service of this node runs the NRI plugin."""
 
-        entries = [f"{name}={value}" for name, value in environment.items()]
-        return cls(
-            ".".join(map(str, version)),
-            ["env", "-i", *entries, "crio", *arguments] if pid else ["crio"],
-            given(_CONFIG, "CONTAINER_CONFIG", "--config", "-c"),
-            given(_DROP_INS, "CONTAINER_CONFIG_DIR", "--config-dir", "-d"),
-        )
+    node: NodeFiles = field(default=THIS_NODE, compare=False)
+    """Where programs, dispatchers and podman's hooks are looked for."""
 
-    def read(self) -> Files:
-        """Returns CRI-O's defaults (`crio config --default`), the main file and all below the drop-in directory.
-
-        With what the command line or the environment of the running crio overrides: `crio config` shows that, too.
-        """
-        paths = [self._config, *files_below(self._drop_ins)]
-        files = Files(self._crio("config", "--default"), {path: toml.values_of(path) for path in paths}, self._ours, {})
-        if len(self._command) == 1:
-            return files
-        said, seen = files.effective(with_ours=True), self._seen(files.defaults)
-        for key in _OVERRIDABLE:
-            if toml.get(seen, key) != toml.get(said, key):
-                toml.put(files.overrides, key, toml.get(seen, key))
-        return files
-
-    def _seen(self, defaults: dict[str, Any]) -> dict[str, Any]:
-        """Returns the values of `crio config`, which prints default values as comments only."""
-        shown = deepcopy(defaults)
-        merge(shown, self._crio("config"), ())
-        return shown
+    def effective(self, with_ours: bool) -> dict[str, Any]:
+        """Returns the values of all files and of the command line. `with_ours`: include our drop-in."""
+        values = deepcopy(self.defaults)
+        for name, table in toml.get(values, RUNTIMES, {}).items():
+            values["crio"]["runtime"]["runtimes"][name] = {k: v for k, v in table.items() if k.startswith(_KEYS)}
+        for path, said in self.files.items():
+            if with_ours or path != self.ours:
+                merge(values, deepcopy(said), ())
+        merge(values, deepcopy(self.overrides), ())
+        _translate(values)
+        return values
 
     # -- what is
 
-    def handlers(self, now: Files, notes: dict[str, Any]) -> list[Handler]:
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
         """Returns every handler whose runtime is installed; CRI-O ignores the others."""
-        values = now.effective(with_ours=True)
+        values = self.effective(with_ours=True)
         hooked = (HOOK,) if HOOKS in toml.get(values, _HOOKS_DIR, []) else ()
-        if toml.get(values, ("crio", "nri", "enable_nri"), False) and plugin_runs():
+        if toml.get(values, ("crio", "nri", "enable_nri"), False) and self.plugin_runs:
             hooked = (*hooked, NRI)
         default = toml.get(values, ("crio", "runtime", "default_runtime"), "")
         found = []
         for name, table in sorted(toml.get(values, RUNTIMES, {}).items()):
             of, source = source_of(table, name, values)
-            path, kind = runtime_of(source, of), kind_of(source)
+            path, kind = self._runtime_of(source, of), kind_of(source)
             if path is None:
                 continue
             notices = ["the default"] if name == default else []
@@ -242,46 +197,46 @@ class Crio(Engine[Files]):
             if kind != "oci":
                 found.append(Handler(name, "", hooked, f"{kind}: calls no OCI runtime; --adapter nri reaches it"))
             else:
-                found.append(
-                    Handler(name, behind(path), ((RUNTIME,) if real_of(path) else ()) + hooked, "; ".join(notices))
-                )
+                wired = ((RUNTIME,) if is_wired(path, self.node) else ()) + hooked
+                found.append(Handler(name, behind(path, self.node), wired, "; ".join(notices)))
         return found
 
-    def warnings(self, now: Files) -> list[str]:
-        """Returns a warning for each podman hook that CRI-O reads too, and for ways around the NRI plugin."""
-        values = now.effective(with_ours=True)
-        return _VALIDATOR.warnings(values) + self.blockers(lambda: now)
+    def _runtime_of(self, table: dict[str, Any], name: str) -> str | None:
+        """Returns the runtime that a handler calls; None if it is not installed."""
+        path = str(table.get("runtime_path") or self.node.which(name) or "")
+        return path if self.node.is_file(path) else None
 
-    def blockers(self, before: Callable[[], Files]) -> list[str]:
+    def warnings(self) -> list[str]:
+        """Returns a warning for each podman hook that CRI-O reads too, and for ways around the NRI plugin."""
+        values = self.effective(with_ours=True)
+        return _VALIDATOR.warnings(values) + self.blockers()
+
+    def blockers(self) -> list[str]:
         """Returns a message for each hook file with which CRI-O does not start again."""
-        directories = toml.get(before().effective(with_ours=True), _HOOKS_DIR, [])
-        files = [path for directory in directories for path in sorted(Path(directory).glob("*.json"))]
+        directories = toml.get(self.effective(with_ours=True), _HOOKS_DIR, [])
+        files = [path for directory in directories for path in self.node.matching(f"{glob.escape(directory)}/*.json")]
         return [
             f"{path}: CRI-O does not start if a hook has the stage precreate, which only podman knows"
             for path in files
-            if '"precreate"' in path.read_text(errors="replace")
+            if b'"precreate"' in (self.node.content(path) or b"")
         ]
 
-    def loaded(self, now: Files) -> Files:
-        """Returns the configuration of the running CRI-O, which answers HTTP too on its socket (server/inspect.go)."""
-        listens = toml.get(now.effective(with_ours=True), ("crio", "api", "listen"), "/var/run/crio/crio.sock")
-        address = str(listens).removeprefix("unix://")
-        status, answer = fetch("/config", address, self.title, LOADED_SECONDS)
-        if status != HTTPStatus.OK:
-            raise NodeError(f"{self.title} at {address} answers /config with {status}")
-        return Files(toml.parse(answer.decode(errors="replace"), f"/config of {self.title}"), {}, self._ours, {})
+    def annotations(self) -> dict[str, list[str]]:
+        """Returns allowed_annotations of each handler."""
+        tables = toml.get(self.effective(with_ours=True), RUNTIMES, {})
+        return {name: [str(p) for p in table.get("allowed_annotations") or []] for name, table in tables.items()}
 
     # -- the wanted settings
 
-    def wire(self, now: Files, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
         """Returns one drop-in; no existing file is edited."""
-        wiring = Wiring()
-        values = now.effective(with_ours=False)
+        wiring = Wiring(files=self.node)
+        values = self.effective(with_ours=False)
         settings: dict[toml.Key, Any] = {}
         if CDI in choice.adapters:
             wiring.artifacts.append(cdi_file(choice.policy, choice.program))
         listens = str(toml.get(values, ("crio", "api", "listen"), "/var/run/crio/crio.sock"))
-        wiring.add_cri(choice.adapters, self.name, listens)
+        wiring.add_cri(choice.adapters, _NAME, listens)
         if RUNTIME in choice.adapters:
             for name, table in self._wrapped(values, choice, wiring).items():
                 settings[(*RUNTIMES, name)] = table
@@ -298,20 +253,25 @@ class Crio(Engine[Files]):
         if NRI in choice.adapters:
             socket = str(toml.get(values, ("crio", "nri", "nri_listen"), NRI_SOCKET))
             default = str(toml.get(values, ("crio", "runtime", "default_runtime"), ""))
-            add_plugin(wiring, choice, socket, self.handlers(now, {}), default)
+            add_plugin(wiring, choice, socket, self.handlers({}), default)
             settings[("crio", "nri", "enable_nri")] = True
             settings.update(_VALIDATOR.settings(values, choice, {}))
         if settings:
             for key, value in settings.items():
-                if toml.get(now.overrides, key) is not None:
+                if toml.get(self.overrides, key) is not None:
                     raise NodeError(
                         f"crio was started with an option or variable for {key[-1]}, which overrides its files; move "
                         f"it to a drop-in, or set it to {value!r}"
                     )
-            text = toml.edit("# written by reassert (`reassert node`); do not edit\n", self._ours, settings)
-            wiring.references.append((self._ours, State(text.encode())))
-            self._check_later_files(now, list(settings))
-            wiring.expected = toml.parse(text, self._ours)
+            text = toml.edit(
+                "# written by reassert (`reassert install`); do not edit\n",
+                self.ours,
+                settings,
+                self.node.content(self.ours),
+            )
+            wiring.references.append((self.ours, State(text.encode())))
+            self._check_later_files(list(settings))
+            wiring.expected = toml.parse(text, self.ours)
         return wiring
 
     def _wrapped(self, values: dict[str, Any], choice: Choice, wiring: Wiring) -> dict[str, dict[str, Any]]:
@@ -321,14 +281,14 @@ class Crio(Engine[Files]):
         if wanted is not None and wanted not in tables:
             if default not in tables:
                 raise NodeError(f"CRI-O has no handler {wanted} and no default handler to copy for it")
-            path = tables[default].get("runtime_path") or systemd.which(default) or ""
+            path = tables[default].get("runtime_path") or self.node.which(default) or ""
             tables = {wanted: {**tables[default], "runtime_path": path}}
         found: dict[str, dict[str, Any]] = {}
         for name, table in sorted(tables.items()):
             if wanted not in (None, name) or (wanted is None and table.get("inherit_default_runtime")):
                 continue
             of, source = source_of(table, name, values)
-            real = runtime_of(source, of)
+            real = self._runtime_of(source, of)
             if kind_of(source) != "oci":
                 if wanted:
                     raise NodeError(f"handler {name} is of type {kind_of(source)} and calls no OCI runtime")
@@ -357,26 +317,23 @@ class Crio(Engine[Files]):
             made["platform_runtime_paths"] = paths
         return made
 
-    def _check_later_files(self, now: Files, keys: list[toml.Key]) -> None:
+    def _check_later_files(self, keys: list[toml.Key]) -> None:
         """Raises NodeError if a drop-in that is read after ours sets one of our keys and so would replace it."""
-        paths = list(now.files)
-        later = paths[1:] if self._ours not in paths else paths[paths.index(self._ours) + 1 :]
-        for path in (path for path in later if path.split("/") > self._ours.split("/")):
-            values = now.files[path]
+        paths = list(self.files)
+        later = paths[1:] if self.ours not in paths else paths[paths.index(self.ours) + 1 :]
+        for path in (path for path in later if path.split("/") > self.ours.split("/")):
+            values = self.files[path]
             for key in keys:
                 if toml.get(values, key) is not None:
                     raise NodeError(
-                        f"{path} is read after {self._ours} and sets {'.'.join(key)}; name it so that it sorts before"
+                        f"{path} is read after {self.ours} and sets {'.'.join(key)}; name it so that it sorts before"
                     )
 
-    # -- doing it
-
-    def check(self, now: Files, wiring: Wiring) -> None:
-        """Checks with `crio config` that CRI-O reads the expected values.
+    def check(self, shown: dict[str, Any], wiring: Wiring) -> None:
+        """Checks that CRI-O shows the expected values (`crio config`). Raises NodeError.
 
         The validator is not checked: CRI-O 1.34 to 1.37 always print it as a comment (pkg/config/template.go).
         """
-        shown = self._seen(now.defaults)
         for key, value in toml.leaves(wiring.expected or {}):
             found = toml.get(shown, key)
             if (
@@ -384,24 +341,101 @@ class Crio(Engine[Files]):
                 and found != value
                 and (found is not None or key[-1] in ("runtime_path", "hooks_dir", "enable_nri"))
             ):
-                raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self._ours})")
+                raise NodeError(f"CRI-O reads {'.'.join(key)} as {found!r}, not as {value!r} ({self.ours})")
+
+
+class Crio(Daemon[CrioConfig]):
+    """The CRI-O of this node.
+
+    `command`: crio with the options and the environment of the running one, which override its files. `file`,
+    `drop_ins`: the main file and the directory of the drop-ins.
+    """
+
+    name = _NAME
+    adapters = (RUNTIME, NRI, HOOK, CDI)
+    service = "crio.service"
+    config_class = CrioConfig
+
+    def __init__(self, version: str, command: list[str], file: str, drop_ins: str) -> None:
+        self.title = f"CRI-O {version}"
+        self._command = command
+        self._file = file
+        self._drop_ins = drop_ins
+        self._ours = f"{drop_ins}/{_OURS}"
+
+    @classmethod
+    def find(cls) -> Self:
+        """Returns the CRI-O of this node: version by `crio --version`, paths by the running daemon's command line."""
+        version = systemd.version_of("crio", (0, 0))
+        pid = systemd.main_pid(cls.service)
+        arguments = [word for word in strings_of(pid, "cmdline")[1:] if word]
+        environment = dict(entry.split("=", 1) for entry in strings_of(pid, "environ") if "=" in entry)
+        if option(arguments, "--runtimes") or "CONTAINER_RUNTIMES" in environment:
+            raise NodeError("crio was started with --runtimes, which overrides its files; move that to a drop-in first")
+
+        def given(default: str, variable: str, *names: str) -> str:
+            return (option(arguments, *names) or [environment.get(variable) or default])[-1]
+
+        entries = [f"{name}={value}" for name, value in environment.items()]
+        return cls(
+            ".".join(map(str, version)),
+            ["env", "-i", *entries, "crio", *arguments] if pid else ["crio"],
+            given(_CONFIG, "CONTAINER_CONFIG", "--config", "-c"),
+            given(_DROP_INS, "CONTAINER_CONFIG_DIR", "--config-dir", "-d"),
+        )
+
+    def read(self) -> CrioConfig:
+        """Returns CRI-O's defaults (`crio config --default`), the main file and all below the drop-in directory.
+
+        With what the command line or the environment of the running crio overrides: `crio config` shows that, too.
+        """
+        paths = [self._file, *files_below(self._drop_ins)]
+        files = {path: toml.values_of(path) for path in paths}
+        config = CrioConfig(self._crio("config", "--default"), files, self._ours, {}, plugin_runs())
+        if len(self._command) == 1:
+            return config
+        said, seen = config.effective(with_ours=True), self._seen(config.defaults)
+        for key in _OVERRIDABLE:
+            if toml.get(seen, key) != toml.get(said, key):
+                toml.put(config.overrides, key, toml.get(seen, key))
+        return config
+
+    def _seen(self, defaults: dict[str, Any]) -> dict[str, Any]:
+        """Returns the values of `crio config`, which prints default values as comments only."""
+        shown = deepcopy(defaults)
+        merge(shown, self._crio("config"), ())
+        return shown
+
+    def loaded(self, config: CrioConfig) -> CrioConfig:
+        """Returns the configuration of the running CRI-O, which answers HTTP too on its socket (server/inspect.go)."""
+        listens = toml.get(config.effective(with_ours=True), ("crio", "api", "listen"), "/var/run/crio/crio.sock")
+        address = str(listens).removeprefix("unix://")
+        status, answer = fetch("/config", address, self.title, LOADED_SECONDS)
+        if status != HTTPStatus.OK:
+            raise NodeError(f"{self.title} at {address} answers /config with {status}")
+        said = toml.parse(answer.decode(errors="replace"), f"/config of {self.title}")
+        return CrioConfig(said, {}, self._ours, {}, config.plugin_runs)
+
+    def check(self, config: CrioConfig, wiring: Wiring) -> None:
+        """Checks with `crio config` that CRI-O reads the expected values."""
+        config.check(self._seen(config.defaults), wiring)
 
     # restart: containers keep running, since conmon is their parent. The unit is active once CRI-O reports ready.
 
-    def users(self, now: Files, path: str) -> int:
+    def users(self, config: CrioConfig, path: str) -> int:
         """Returns how many containers were created with this path as their platform_runtime_paths.
 
         CRI-O stores it with the container. CRI-O looks up any other runtime_path for each operation.
         """
-        root = toml.get(now.effective(with_ours=True), ("crio", "root"), "/var/lib/containers/storage")
+        root = toml.get(config.effective(with_ours=True), ("crio", "root"), "/var/lib/containers/storage")
         files = glob.glob(f"{glob.escape(str(root))}/*-containers/*/userdata/config.json")
         return sum(platform_path(file) == path for file in files)
 
-    def starter(self, now: Files) -> Starter:
+    def starter(self, config: CrioConfig) -> Starter:
         """Returns a starter of test pods."""
         from hook.node.probe.pods import PodStarter  # imports gRPC
 
-        crio = now.effective(with_ours=True)["crio"]
+        crio = config.effective(with_ours=True)["crio"]
         systemd_cgroups = crio["runtime"]["cgroup_manager"] == "systemd"
         return PodStarter("cri-o", str(crio["api"]["listen"]), str(crio["image"]["pause_image"]), systemd_cgroups)
 

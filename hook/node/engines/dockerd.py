@@ -91,7 +91,10 @@ def _connected(address: str, who: str, seconds: float) -> Iterator[HTTPConnectio
 
 
 def parse(content: bytes, path: str) -> dict[str, Any]:
-    """Returns the settings; {} for an empty file. Raises NodeError for a file that dockerd would not read either."""
+    """Returns the settings; {} for an empty file. Raises NodeError for a file that dockerd would not read either.
+
+    A member that stands twice is read as Go's encoding/json does, of which `null` is an absent value too.
+    """
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -99,18 +102,52 @@ def parse(content: bytes, path: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        values = json.loads(text)
+        values = _merged(json.loads(text, object_pairs_hook=_Pairs))
     except json.JSONDecodeError as error:
         raise NodeError(f"{path}:{error.lineno}:{error.colno}: {error.msg}; nothing was changed") from None
     if not isinstance(values, dict):
         raise NodeError(f"{path}:1:1: the file must hold a JSON object; nothing was changed")
-    for key, kind in _CHECKED.items():
-        _check(values.get(key, kind()), kind, key, text, path)
-    for name, entry in values.get("runtimes", {}).items():
+    _check_members(values, _CHECKED, text, path)
+    runtimes = values.get("runtimes", {})
+    for name in [name for name, entry in runtimes.items() if entry is None]:
+        runtimes[name] = {}
+    for name, entry in runtimes.items():
         _check(entry, dict, name, text, path)
-        for key, kind in (("path", str), ("runtimeType", str), ("options", dict)):
-            _check(entry.get(key, kind()), kind, key, text, path)
+        _check_members(entry, {"path": str, "runtimeType": str, "options": dict}, text, path)
     return values
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """The members of an object, in the order of the text."""
+
+
+def _merged(value: Any) -> Any:
+    """The document: a member of it that stands twice and is an object both times has the members of both."""
+    if not isinstance(value, _Pairs):
+        return _last(value)
+    found: dict[str, Any] = {}
+    for name, member in value:
+        said = _last(member)
+        before = found.get(name)
+        if said is None and before is not None:  # Go leaves the value as it is
+            continue
+        found[name] = {**before, **said} if isinstance(before, dict) and isinstance(said, dict) else said
+    return found
+
+
+def _last(value: Any) -> Any:
+    """A value below the document's members: of a member that stands twice the last one counts."""
+    if isinstance(value, _Pairs):
+        return {name: _last(member) for name, member in value}
+    return [_last(each) for each in value] if isinstance(value, list) else value
+
+
+def _check_members(values: dict[str, Any], kinds: dict[str, type], text: str, path: str) -> None:
+    """Removes each of these members that is null. Raises NodeError for one of another type."""
+    for key, kind in kinds.items():
+        if values.get(key, kind()) is None:
+            del values[key]
+        _check(values.get(key, kind()), kind, key, text, path)
 
 
 def render(values: dict[str, Any], like: bytes) -> bytes:

@@ -11,35 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hook.core.base.errors import ReassertError
-from hook.core.container.identity import CONTAINERD, CRIO
 from hook.node import systemd
-from hook.node.engines.base import AnyEngine, Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import AnyEngine, Base, Choice, Config, Daemon, Handler, Wiring
+from hook.node.engines.facts import FACTS
 from hook.node.errors import NodeError
 
 if TYPE_CHECKING:
     from hook.node.probe.starter import Starter
 
-CLASSES = {
-    "containerd": "hook.node.engines.containerd.engine:Containerd",
-    "crio": "hook.node.engines.crio:Crio",
-    "docker": "hook.node.engines.docker:Docker",
-    "podman": "hook.node.engines.podman:Podman",
-    "k3s": "hook.node.engines.containerd.rancher:K3s",
-    "rke2": "hook.node.engines.containerd.rancher:Rke2",
-}
-"""The class of each engine, as `module:class`. packaging/reassert.spec freezes all of them."""
-
-NAMES = tuple(CLASSES)
-"""What `--engine` and the record of the install call an engine."""
-
-CONTAINERS_OF = {"crio": CRIO, "k3s": CONTAINERD, "rke2": CONTAINERD}
-"""What `Identity.engine`, events and `audit` call the engine of a container, where that is another name."""
-
-_PROGRAMS = {"containerd": "containerd", "crio": "crio", "docker": "dockerd", "podman": "podman"}
-"""The traces of each engine, for a search without its module. k3s and RKE2 have the data directory of their agent."""
-
 _KUBELET = ("/var/lib/kubelet/kubeadm-flags.env", "/var/lib/kubelet/config.yaml", "/etc/default/kubelet")
-_SOCKETS = {"containerd": "containerd", "crio": "crio", "dockershim": "docker", "cri-dockerd": "docker"}
 
 _RELEASE = "/etc/os-release"
 
@@ -47,14 +27,9 @@ _OTHERS = {"/var/lib/k0s": "k0s", "/var/snap/microk8s": "MicroK8s"}
 """Distributions with a containerd that reassert does not know."""
 
 _SIGNS = {
-    "/var/lib/rancher/k3s": "k3s",
-    "/var/lib/rancher/rke2": "RKE2",
+    **{path: what for row in FACTS.values() for path, what in row.seen.items()},
     **_OTHERS,
-    "/run/containerd/containerd.sock": "containerd's socket",
-    "/run/k3s/containerd/containerd.sock": "the socket of k3s' or RKE2's containerd",
     "/run/k0s/containerd.sock": "the socket of k0s' containerd",
-    "/run/crio/crio.sock": "CRI-O's socket",
-    "/run/docker.sock": "docker's socket",
     "/var/lib/kubelet": "kubelet's directory",
     "/etc/kubernetes/kubelet": "kubelet's configuration",
 }
@@ -62,14 +37,18 @@ _SIGNS = {
 
 def installed() -> list[str]:
     """Names of the engines on this node."""
-    return [name for name in NAMES if is_installed(name)]
+    return [name for name in FACTS if is_installed(name)]
 
 
 def is_installed(name: str) -> bool:
     """Whether an engine is on this node. The name may be one that this version does not know."""
-    if name in _PROGRAMS:
-        return systemd.which(_PROGRAMS[name]) is not None
-    return name in NAMES and os.path.isdir(f"/var/lib/rancher/{name}/agent")
+    sign = FACTS[name].sign if name in FACTS else ""
+    return os.path.isdir(sign) if "/" in sign else bool(sign) and systemd.which(sign) is not None
+
+
+def units() -> list[str]:
+    """The systemd units by which the engines on this node may run."""
+    return [unit for name in installed() for unit in FACTS[name].units]
 
 
 def engine_or_removed(name: str) -> AnyEngine:
@@ -87,14 +66,14 @@ def engine(name: str) -> AnyEngine:
 def chosen(name: str | None, wired: Sequence[str] = ()) -> str:
     """Returns the engine to use: `name`, else kubelet's, else the only one that is installed, runs or is wired.
 
-    k3s and RKE2 contain the kubelet; it is theirs where they run. `wired`: the engines that are wired.
+    A kubelet that an engine brings is the node's where that engine runs. `wired`: the engines that are wired.
 
     Raises NodeError if none of these is there.
     """
     if name is not None:
         return name
     found = installed()
-    kubelets = [*_running([name for name in ("k3s", "rke2") if name in found]), _kubelets_engine()]
+    kubelets = [*_running([name for name in found if FACTS[name].brings_kubelet]), _kubelets_engine()]
     if kubelets[0] in found:
         return kubelets[0]
     running = _running(found)
@@ -106,12 +85,21 @@ def chosen(name: str | None, wired: Sequence[str] = ()) -> str:
     raise NodeError(f"this node has {' and '.join(found)}, and kubelet's configuration names none; use --engine NAME")
 
 
+def install_command(name: str, wired: Sequence[str]) -> str:
+    """Returns the command that installs for an engine, with `--engine` where this node needs it. `wired`: as above."""
+    try:
+        is_the_only_one = chosen(None, wired) == name
+    except NodeError:
+        is_the_only_one = False
+    return "reassert install" + ("" if is_the_only_one else f" --engine {name}")
+
+
 def none_installed() -> str:
     """Returns the message for a node without a supported engine, with what was seen there instead."""
     traces = [f"{path} ({what})" for path, what in _SIGNS.items() if os.path.lexists(path)]
     return (
-        f"none of {', '.join(NAMES)} was found on this node; this node is {_system()} and has "
-        f"{', '.join(traces) or 'no trace of another engine'}; see docs/platforms.md"
+        f"none of {', '.join(FACTS)} was found on this node; this node is {_system()} and has "
+        f"{', '.join(traces) or 'no trace of another engine'}; see docs/engines.md"
     )
 
 
@@ -140,19 +128,20 @@ def _kubelets_engine() -> str:
         except OSError:
             continue
         found = re.search(r"(?:container-runtime-endpoint[= ]|containerRuntimeEndpoint:)\s*(\S+)", text)
-        for part, name in _SOCKETS.items():
-            if found and part in found[1]:
+        endpoint = found[1] if found else ""
+        for name, row in FACTS.items():
+            if any(part in endpoint for part in row.endpoints):
                 return name
     return ""
 
 
 def _running(names: list[str]) -> list[str]:
-    return [name for name in names if any(map(systemd.is_active, _class(name).services()))]
+    return [name for name in names if any(map(systemd.is_active, FACTS[name].units))]
 
 
 def _class(name: str) -> type[AnyEngine]:
-    """The class of one of NAMES. With --engine the modules of the other engines are not loaded."""
-    module, _, of_engine = CLASSES[name].partition(":")
+    """The class of an engine. With --engine the modules of the other engines are not loaded."""
+    module, _, of_engine = FACTS[name].daemon.partition(":")
     found: type[AnyEngine] = getattr(import_module(module), of_engine)
     return found
 
@@ -161,7 +150,7 @@ def other_distributions() -> list[str]:
     """Returns a hint for each distribution here whose containers are started by none of the supported engines."""
     return [
         f"{path}: the containers of {what} are started by a containerd of its own, which is none of these engines; "
-        "see docs/platforms.md"
+        "see docs/engines.md"
         for path, what in _OTHERS.items()
         if os.path.lexists(path)
     ]
@@ -175,10 +164,25 @@ def _system() -> str:
     return found[1] if found else "an unknown system"
 
 
-class _Removed(Engine[None]):
+class _NoConfig(Config):
+    """The configuration of an engine that is missing."""
+
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+        return []
+
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        raise NodeError("the engine is not installed on this node")
+
+    @staticmethod
+    def strip(path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        return content  # an edited file stays as it is
+
+
+class _Removed(Daemon[Config]):
     """A stand-in for the missing engine: an uninstall restores its files and restarts nothing."""
 
     adapters = ()
+    config_class = _NoConfig
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -188,19 +192,10 @@ class _Removed(Engine[None]):
     def find(cls) -> Self:
         raise NodeError("the engine is not installed on this node")
 
-    def read(self) -> None:
-        pass
+    def read(self) -> Config:
+        return _NoConfig()
 
-    def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
-        return []
-
-    def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        raise NodeError(f"{self.name} is not installed on this node")
-
-    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        return content  # an edited file stays as it is
-
-    def check(self, now: None, wiring: Wiring) -> None:
+    def check(self, config: Config, wiring: Wiring) -> None:
         pass
 
     def running(self) -> bool:
@@ -209,5 +204,5 @@ class _Removed(Engine[None]):
     def restart(self) -> None:
         pass
 
-    def starter(self, now: None) -> Starter:
+    def starter(self, config: Config) -> Starter:
         raise NodeError(f"{self.name} is not installed on this node")

@@ -52,7 +52,7 @@ def preexisting_pods(state: str) -> Iterator[Identity]:
         except (OSError, ValueError, AttributeError, ReassertError):  # the pod has ended
             continue
         if identity.types == (SANDBOX,) and not (binary and real_of(binary)):
-            yield Identity(identity.engine, True, identity.namespace, identity.pod, types=APP_TYPES)
+            yield Identity(identity.engine, True, namespace=identity.namespace, pod=identity.pod, types=APP_TYPES)
 
 
 def listed(names: list[str]) -> str:

@@ -73,14 +73,14 @@ def leaves(values: dict[str, Any], at: Key = ()) -> Iterator[tuple[Key, Any]]:
             yield (*at, name), value
 
 
-def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
+def edit(text: str, path: str, settings: dict[Key, Any], present: bytes | None = None) -> str:
     """Returns the text with each key set to its value. None removes the key, and the tables that it leaves empty.
 
-    What lies at `path` is returned if it is such an edit already.
+    `path`: for messages. `present`: what the file has now; it is returned if it is such an edit already.
     Raises NodeError if the text is not TOML, or if the edited text would not have exactly the wanted values.
     """
     wanted = parse(text, path)
-    if done := _edited_before(text, path, settings):
+    if done := _edited_before(text, path, settings, present):
         return done
     import tomlkit  # imported late: most commands edit nothing, and it loads slowly
     from tomlkit.exceptions import TOMLKitError
@@ -111,17 +111,19 @@ def edit(text: str, path: str, settings: dict[Key, Any]) -> str:
     )
 
 
-def _edited_before(text: str, path: str, settings: dict[Key, Any]) -> str:
-    """Returns what lies at a path, if it has every line of the text and exactly the wanted values; else ""."""
+def _edited_before(text: str, path: str, settings: dict[Key, Any], present: bytes | None) -> str:
+    """Returns what a file has, if that is every line of the text and exactly the wanted values; else ""."""
+    if present is None:
+        return ""
     wanted = parse(text, path)
     try:
-        there = decode(Path(path).read_bytes())
+        there = decode(present)
         for key, value in settings.items():
             put(wanted, key, value)
         lines = iter(there.splitlines())
         is_edit = all(line in lines for line in text.splitlines())  # in the same order
         return there if is_edit and parse(there, path) == wanted else ""
-    except (OSError, NodeError, TypeError):
+    except (NodeError, TypeError):
         return ""
 
 

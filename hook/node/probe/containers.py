@@ -20,15 +20,20 @@ from pathlib import Path
 from hook.core.base.errors import describe
 from hook.core.base.system import stat_of
 from hook.core.container.identity import CONTAINER, Identity
+from hook.inside.observe import CONTENT
+from hook.inside.process import is_gvisor, processes
 from hook.node.errors import NodeError
 from hook.node.probe import starter
-from hook.node.probe.starter import NOTHING_MORE, Extra, Pairs
+from hook.node.probe.starter import NOTHING_MORE, Extra, Pairs, Running
 from hook.node.systemd import command, output, which
 
 SECONDS = 60
 """Seconds after which a test container that was not removed ends by itself."""
 
 HOME, _LIBRARIES = "/reassert", "/reassert/lib"
+
+READ = [f"{HOME}/head", "-c", str(CONTENT)]
+"""The command line that reads a file in a test container, without the file and the loader."""
 
 _LOAD_SECONDS = 10.0
 
@@ -72,7 +77,7 @@ class ContainerStarter:
             self.call("rmi", "--force", self._image)
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> _Container:
+    def start(self, handler: str, env: Pairs = (), mounts: Pairs = (), extra: Extra = NOTHING_MORE) -> Running:
         """Starts a container without network. If a name has two values, both engines pass on the last.
 
         Raises NotStarted, Unsupported, NodeError.
@@ -88,6 +93,7 @@ class ContainerStarter:
         asked += [f"--device={name}" for name in extra.cdi]
         asked += [f"--annotation={key}={value}" for key, value in extra.annotations]
         asked += ["--privileged"] if extra.privileged else []
+        asked += [f"--user={extra.user}:{extra.user}"] if extra.user is not None else []
         fixed = ["--rm", "--log-driver=none", "--network=none", "--pull=never", f"--name={name}"]
         runtime = [f"--runtime={handler}"]  # a global option of podman
         line = [*runtime, "create", *fixed] if self._podman else ["create", *runtime, *fixed]
@@ -160,24 +166,27 @@ class _Container:
             raise starter.NotStarted("the container ended at once")
 
     def environ(self) -> list[str]:
-        if starter.in_sentry(self.pid):
+        if is_gvisor(self.pid):
             return self._entries("/proc/1/environ")
         return starter.Process(self.pid, self._token).environ()
 
     def _entries(self, path: str, env: Pairs = ()) -> list[str]:
-        return os.fsdecode(self.content(path, env)).rstrip("\0").split("\0")
+        return self._read(path, env).rstrip("\0").split("\0")
 
-    def content(self, path: str, env: Pairs = ()) -> bytes:
-        return os.fsencode(self._exec(env, [], [*self._sleep[:-1], f"{HOME}/cat", path]))
+    def content(self, path: str) -> bytes:
+        return os.fsencode(self._read(path))
+
+    def _read(self, path: str, env: Pairs = ()) -> str:
+        return self._exec(env, [], [*self._sleep[:-1], *READ, path])
 
     def _exec(self, env: Pairs, options: list[str], command: list[str]) -> str:
         asked = [f"--env={key}={value}" for key, value in env]
         return self._engine.call("exec", *options, *asked, self._name, *command)
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
-        if starter.in_sentry(self.pid):
+        if is_gvisor(self.pid):
             return self._entries("/proc/self/environ", env)
-        before = starter.processes()
+        before = processes()
         self._exec(env, ["--detach"], [*self._sleep, str(int(starter.EXEC_SECONDS))])
         return starter.Process(self.pid, self._token).wait_executed(before)[1]
 
@@ -194,11 +203,11 @@ class _Container:
 
 
 def sleeper() -> tuple[bytes, list[str]]:
-    """Returns the tar, with cat(1) if this node has it, and its command line, to which the seconds are added.
+    """Returns the tar, with head(1) if this node has it, and its command line, to which the seconds are added.
 
     Raises NodeError, OSError.
     """
-    program, cat = which("sleep"), which("cat")
+    program, head = which("sleep"), which("head")
     if program is None:
         raise NodeError("this node has no sleep(1), which a test container runs")
     with subprocess.Popen([program, "60"], env={}, stdin=subprocess.DEVNULL) as running:  # noqa: S603  # a program of the node
@@ -208,7 +217,7 @@ def sleeper() -> tuple[bytes, list[str]]:
             running.kill()
     files = {
         f"{HOME}/sleep": executable,
-        **({f"{HOME}/cat": os.path.realpath(cat)} if cat else {}),
+        **({f"{HOME}/head": os.path.realpath(head)} if head else {}),
         **{f"{_LIBRARIES}/{Path(path).name}": path for path in libraries},
     }
     loaders = [path for path in libraries if _LOADER.match(Path(path).name)]
@@ -218,8 +227,8 @@ def sleeper() -> tuple[bytes, list[str]]:
     return _tar(files, _aliases(libraries)), command
 
 
-def unpack_cat(directory: str) -> list[str]:
-    """Unpacks cat(1), for a container that has HOME of this directory at its own HOME. Returns its command line there.
+def unpack_reader(directory: str) -> list[str]:
+    """Unpacks READ, for a container that has HOME of this directory at its own HOME. Returns its command line there.
 
     Raises NodeError, OSError.
     """
@@ -228,7 +237,7 @@ def unpack_cat(directory: str) -> list[str]:
         archive.extractall(directory)  # noqa: S202  # made here
     for path, _, _ in os.walk(directory):
         os.chmod(path, 0o755)  # noqa: S103  # the container's user may be any
-    return [*sleep[:-1], f"{HOME}/cat"]
+    return [*sleep[:-1], *READ]
 
 
 def _mapped(pid: int) -> tuple[str, list[str]]:
@@ -260,6 +269,10 @@ def _tar(files: dict[str, str], links: dict[str, str]) -> bytes:
     """Returns a tar of files of the node and symbolic links, by their path in the archive, all owned by root."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for directory in (HOME, _LIBRARIES):  # docker 20.10 makes those that the archive lacks for root alone
+            entry = tarfile.TarInfo(directory.lstrip("/"))
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
         for path, source in files.items():
             content = Path(source).read_bytes()
             entry = tarfile.TarInfo(path.lstrip("/"))

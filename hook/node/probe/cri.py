@@ -14,8 +14,8 @@ from grpclib.client import Channel, UnaryUnaryMethod
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from hook.core.base.errors import describe
-from hook.core.base.protobuf import load
 from hook.node.errors import NodeError
+from hook.resident.protobuf import load
 
 SECONDS = 60.0
 """The longest wait for one call, in seconds. kubelet waits two minutes."""

@@ -17,13 +17,14 @@ from hook.core.container.start import Start
 from hook.core.facts import Container, Facts
 from hook.core.policy.entries import EXCLUSIVE
 from hook.core.policy.model import Rule
-from hook.core.reserve.annotations import BOTH, CONTAINER, FIELD, POD
 from hook.core.reserve.exclusive import Closed
+from hook.core.reserve.listed_annotations import BOTH, CONTAINER, FIELD, POD
+from hook.inside import observe
+from hook.inside.process import is_gvisor
 from hook.node.engines.base import NRI, Handler
-from hook.node.probe import observe
 from hook.node.probe.report import ABSENT, EXPOSED, PROTECTED, UNTRIED, Tried
 from hook.node.probe.retry import refusal, run_probe, translate_exit
-from hook.node.probe.starter import Extra, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported, in_sentry
+from hook.node.probe.starter import Extra, NotRemoved, NotStarted, Pairs, Running, Starter, Unsupported
 from hook.node.services import NRI_SOCKET
 
 _ASKED_FOR = 4
@@ -68,7 +69,7 @@ def _to_devices(rules: list[Rule], closed: Closed) -> list[DeviceAttempt]:
             DeviceAttempt("privileged", extra=Extra(privileged=True)),
         ]
     else:
-        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.raw_lists.get(EXCLUSIVE, [])))
+        patterns = ", ".join(dict.fromkeys(p for rule in rules for p in rule.raw.get(EXCLUSIVE, [])))
         found = [DeviceAttempt(name, why=f"this node has no device of {patterns}", absent=True) for name in names]
     device = _cdi_device(rules, closed)
     if device:
@@ -84,7 +85,7 @@ def _to_devices(rules: list[Rule], closed: Closed) -> list[DeviceAttempt]:
 
 def _cdi_device(rules: list[Rule], closed: Closed) -> str:
     """A CDI device that places a closed device or, of a kind that is closed, anything."""
-    kinds = [pattern for rule in rules for pattern in rule.raw_lists.get(EXCLUSIVE, []) if not pattern.startswith("/")]
+    kinds = [pattern for rule in rules for pattern in rule.raw.get(EXCLUSIVE, []) if not pattern.startswith("/")]
     for name, placed in sorted(Specs(["*"]).devices.items()):
         if placed.nodes.keys() & closed.nodes.keys():
             return name
@@ -96,7 +97,7 @@ def _cdi_device(rules: list[Rule], closed: Closed) -> str:
 def _by_annotation(rules: list[Rule]) -> Iterator[DeviceAttempt]:
     asked: dict[str, dict[str, str]] = {CONTAINER: {}, POD: {}}
     for rule in rules:
-        for entry in rule.raw_lists.get(FIELD, []):
+        for entry in rule.raw.get(FIELD, []):
             name, of = str(entry["name"]), str(entry.get("of", BOTH))
             key = name.replace("*", "reassert-verify").replace("?", "x") if is_pattern(name) else name
             for each in (CONTAINER, POD) if of == BOTH else (of,):
@@ -144,7 +145,7 @@ def _look(way: DeviceAttempt, running: Running, closed: Closed | None) -> Tried:
             return Tried(way.name, UNTRIED, str(error))
         left = [key for key, value in way.extra.annotations if there.get(key) == value]
         return Tried(way.name, EXPOSED, f"it has the annotation {left[0]}") if left else Tried(way.name, PROTECTED)
-    if in_sentry(running.pid):
+    if is_gvisor(running.pid):
         return Tried(way.name, UNTRIED, "it runs in gVisor, into whose devices only the container can look")
     found = observe.reached(running.pid, closed) if closed else []
     if not found:

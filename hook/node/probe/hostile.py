@@ -9,9 +9,10 @@ from copy import copy
 from itertools import product
 from pathlib import Path
 
-from hook.core.container.identity import CONTAINER, Identity
+from hook.core.container.identity import Identity
 from hook.core.policy.entries import Mount
-from hook.core.policy.model import Condition, Match, Policy, Rule, evaluate, select
+from hook.core.policy.model import Match, Policy, Rule, select
+from hook.core.policy.sources import Allowed, Env, Given
 from hook.node.words import actual, wanted
 
 PLUGIN, POD = "reassert-verify-plugin", "reassert-verify-pod"
@@ -32,36 +33,48 @@ def covering(policy: Policy, identity: Identity) -> tuple[list[Match], dict[str,
         elif any(match is not None and match.applies for match in seen):
             others[rule.name] = "whether it matches a test container depends on what the adapter can see"
         else:
-            others[rule.name] = "; ".join(
-                _why_not(condition, identity) for condition in evaluate(rule, identity) if condition.met is False
-            )
+            match = Match(rule, identity)
+            others[rule.name] = "; ".join(_why_not(match, field) for field, met in match.met.items() if met is False)
     return certain, others
 
 
-def _why_not(condition: Condition, identity: Identity) -> str:
-    if identity.kubernetes is False and condition.field in ("namespaces", "podSelector"):
-        return f"{condition.field}: the test container is not in a pod"
-    return f"{condition.field} {actual(condition)} is not {wanted(condition)}"
+def _why_not(match: Match, field: str) -> str:
+    if match.identity.kubernetes is False and field in ("namespaces", "podSelector"):
+        return f"{field}: the test container is not in a pod"
+    return f"{field} {actual(match, field)} is not {wanted(match, field)}"
 
 
 def _views(identity: Identity) -> Iterator[Identity]:
-    """Yields the container as different adapters see it: pod labels, image and container type may be unknown."""
+    """Yields the container as different adapters see it: pod labels and image may be unknown."""
     labels = (identity.labels, {}) if identity.kubernetes else (identity.labels,)
-    for seen, image, types in product(labels, {identity.image, None}, {identity.types, (CONTAINER,)}):
+    for seen, image in product(labels, {identity.image, None}):
         view = copy(identity)
-        view.types, view.image, view.labels = types, image, seen
+        view.image, view.labels = image, seen
         yield view
 
 
 def env(rules: list[Rule], gentle: bool = False) -> list[tuple[str, str]]:
     """Returns other values for reserved names. `gentle`: leave out names that must be absent or are denied."""
     # A test container has no allocation, so a name that stays unchanged without one is not reserved for it.
-    reserved = [e for rule in rules if not (gentle and rule.deny) for e in rule.env if not e.keep]
-    valued = dict.fromkeys(e.name for e in reserved if e.text is not None)
-    patterns = [e.name for e in reserved if e.text is None and not gentle]
+    reserved = [
+        (e.name, given)
+        for rule in rules
+        if not (gentle and rule.deny)
+        for e in rule.env
+        if (given := _instead(e, gentle))
+    ]
+    valued = dict.fromkeys(name for name, given in reserved if given.text is not None)
+    patterns = [name for name, given in reserved if given.text is None and not gentle]
     absent = dict.fromkeys(pattern.replace("*", "REASSERT").replace("?", "X") for pattern in patterns)
     pairs = [(name, value) for value in (PLUGIN, POD) for name in valued]
     return pairs + [(name, POD) for name in absent if name not in valued]
+
+
+def _instead(env: Env, gentle: bool) -> Given | None:
+    """What a container gets in place of POD. None: it keeps that value, or is refused for it and `gentle` is true."""
+    if not isinstance(env, Allowed):
+        return env.by_default(str)
+    return None if env.allows(POD) or (gentle and env.denies) else Given(env.instead)
 
 
 def mounts(rules: list[Rule], absent: set[str], directory: str, gentle: bool = False) -> list[tuple[str, str]]:
@@ -89,7 +102,7 @@ def _make(own: str, mount: Mount) -> str:
     it there, on the node.
     """
     if mount.source and not os.path.isdir(mount.source):
-        Path(own).write_text("from reassert node verify\n", "ascii")
+        Path(own).write_text("from reassert verify\n", "ascii")
         return ""
     Path(own).mkdir()
     if not mount.source:

@@ -8,21 +8,20 @@ examined: then ContainerGone is raised.
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import shutil
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hook.core.base.system import stat_of
-from hook.core.container.identity import APP_TYPES, CONTAINERD, Identity
+from hook.core.container.identity import CONTAINER, CONTAINERD, Identity
+from hook.inside.process import ContainerGone, is_gvisor, processes
 from hook.node.errors import NodeError
 from hook.node.probe import containers, starter
 from hook.node.probe.cri import CONTAINER as OWN
@@ -33,8 +32,6 @@ from hook.node.systemd import wait_until
 LABEL = "reassert.probe"
 """The label of test pods. Its value is the token of the pod."""
 
-_ASKED = "REASSERT_PROBE_EXEC"
-"""An env name that only an exec asks for: a process that does not have it shows that the engine ignores such env."""
 _KUBELETS = "io.kubernetes."
 """The prefix of kubelet's labels, which CRI-O copies into config.json: its containers are identified by them."""
 
@@ -79,7 +76,7 @@ class PodStarter:
             pod=f"{starter.NAME}-{starter.new_token()}",
             uid=str(uuid.uuid4()),
             container="probe",
-            types=APP_TYPES,
+            types=(CONTAINER,),
             image=image,
         )
 
@@ -130,9 +127,9 @@ class PodStarter:
             "CDI_devices": [{"name": name} for name in extra.cdi],
             "annotations": dict(extra.annotations),
             "log_path": "probe.log",
-            "linux": {"security_context": security},
+            "linux": {"security_context": {**security, **_user(extra.user)}},
         }
-        pod = _Pod(self._cri, token, logs, self._command, self.marks)
+        pod = _Pod(self._cri, token, logs, self._command, self.marks, reads=extra.user is not None)
         try:
             pod.start(handler, config, container)
         except CallFailed as error:
@@ -185,15 +182,18 @@ class PodStarter:
 class _Pod:
     """A running test container in its own pod."""
 
-    def __init__(self, cri: Cri, token: str, logs: str, command: list[str] | None, marks: starter.Marks) -> None:
-        """`command`: the image's command, to be executed in it; None if the image has none."""
+    def __init__(
+        self, cri: Cri, token: str, logs: str, command: list[str] | None, marks: starter.Marks, reads: bool
+    ) -> None:
+        """`command`: the image's command, to be executed in it; None if the image has none. `reads`: for `content`."""
         self._cri = cri
         self._marks = marks
         self._logs = logs
         self._command = command
         self._token = token
+        self._reads = reads
         self._container = ""
-        self._cat: list[str] = []
+        self._reader: list[str] = []
         self._tools = ""
         self.pid = 0
 
@@ -202,11 +202,11 @@ class _Pod:
         sandbox = self._cri.call("RunPodSandbox", config=config, runtime_handler=handler).pod_sandbox_id
         try:
             status = self._cri.call("PodSandboxStatus", pod_sandbox_id=sandbox, verbose=True)
-            if starter.in_sentry(information(status).get("pid") or 0):
+            if self._reads or is_gvisor(information(status).get("pid") or 0):
                 self._tools = starter.scratch(starter.EXECUTABLE)
-                self._cat = containers.unpack_cat(self._tools)
+                self._reader = containers.unpack_reader(self._tools)
                 home = {"host_path": self._tools + containers.HOME, "container_path": containers.HOME, "readonly": True}
-                container["mounts"].append(home)
+                container["mounts"].append({**home, "selinux_relabel": True})
             created = self._cri.call("CreateContainer", pod_sandbox_id=sandbox, config=container, sandbox_config=config)
             self._container = created.container_id
             self._marks.add(self._container)
@@ -214,11 +214,11 @@ class _Pod:
         except CallFailed:
             if self._is_ready(sandbox):
                 raise
-            raise starter.ContainerGone(_BY_OTHERS) from None
+            raise ContainerGone(_BY_OTHERS) from None
         try:
             status = self._cri.call("ContainerStatus", container_id=self._container, verbose=True)
         except CallFailed:
-            raise starter.ContainerGone(_BY_OTHERS) from None
+            raise ContainerGone(_BY_OTHERS) from None
         self.pid = information(status).get("pid") or 0
         if not self.pid:
             raise self.ended(NodeError(f"the engine does not report the pid of container {self._container}"))
@@ -237,50 +237,37 @@ class _Pod:
         try:
             status = wait_until(exited, _EXIT_SECONDS, 0.05)
         except CallFailed:  # it was removed
-            return starter.ContainerGone(_BY_OTHERS)
+            return ContainerGone(_BY_OTHERS)
         if status is None:
             return error
         if status.exit_code in _TOLD:
-            return starter.ContainerGone(_BY_OTHERS)
+            return ContainerGone(_BY_OTHERS)
         said = f" ({status.reason})" if status.reason else ""
         return starter.NotStarted(f"its program ended by itself, with exit status {status.exit_code}{said}")
 
     def environ(self) -> list[str]:
-        if self._cat:
+        if self._reader:
             return os.fsdecode(self.content("/proc/1/environ")).rstrip("\0").split("\0")
         return starter.Process(self.pid, self._token).environ()
 
     def exec_environ(self, env: Pairs = ()) -> list[str]:
         """Returns the environment of the image's command, executed in it once more. Raises Unsupported, NodeError."""
-        if self._cat:
-            return os.fsdecode(self.content("/proc/self/environ", env)).rstrip("\0").split("\0")
+        if env:
+            raise starter.Unsupported("CRI's ExecSync has no env of its caller")
+        if self._reader:
+            return os.fsdecode(self.content("/proc/self/environ")).rstrip("\0").split("\0")
         if not self._command:
             raise NodeError("the image has no command that could be executed in the container")
-        if env:
-            return self._executed_with(self._command, env)
         return self._cri.run(self._executed(self._command))
 
-    def _executed_with(self, command: list[str], env: Pairs) -> list[str]:
-        """As `kubectl exec --env` does: the engine executes it when a client connects to the address of its answer."""
-        before = starter.processes()
-        envs = [{"key": key, "value": value} for key, value in (*env, (_ASKED, self._token))]
-        answer = self._cri.call("Exec", container_id=self._container, cmd=command, stdout=True, envs=envs)
-        with connected(answer.url):
-            found = starter.Process(self.pid, self._token).wait_executed(before)
-            with suppress(ProcessLookupError):
-                os.kill(found[0], signal.SIGKILL)
-        if f"{_ASKED}={self._token}" not in found[1]:
-            raise starter.Unsupported("the engine ignores ExecRequest.envs of CRI (`kubectl exec --env`)")
-        return found[1]
-
-    def content(self, path: str, env: Pairs = ()) -> bytes:
-        """Returns what cat(1) reads, which gVisor's test containers alone have. Raises Unsupported, NodeError."""
-        if env or not self._cat:
-            raise starter.Unsupported("CRI's ExecSync has no env of its caller, and no other exec is tried in gVisor")
-        command = [*self._cat, path]
+    def content(self, path: str) -> bytes:
+        """As Running has it; only gVisor's test containers, and those with `Extra.user`, have a program that reads."""
+        if not self._reader:
+            raise starter.Unsupported("the image has no program that could read a file")
+        command = [*self._reader, path]
         done = self._cri.call("ExecSync", container_id=self._container, cmd=command, timeout=int(starter.EXEC_SECONDS))
         if done.exit_code:
-            raise NodeError(f"cat {path} in the container: {done.stderr.decode(errors='replace').strip()}")
+            raise NodeError(done.stderr.decode(errors="replace").strip() or f"head {path} ended with {done.exit_code}")
         return bytes(done.stdout)
 
     def annotations(self) -> dict[str, str]:
@@ -293,7 +280,7 @@ class _Pod:
         raise starter.Unsupported("the container's config.json was not found")
 
     async def _executed(self, command: list[str]) -> list[str]:
-        before = starter.processes()
+        before = processes()
         calling = asyncio.ensure_future(
             self._cri.ask("ExecSync", container_id=self._container, cmd=command, timeout=int(starter.EXEC_SECONDS))
         )
@@ -323,27 +310,9 @@ class _Pod:
             shutil.rmtree(directory, ignore_errors=True)
 
 
-@contextmanager
-def connected(url: str) -> Iterator[None]:
-    """Connects to an address of CRI's streaming server, as a client of WebSocket (RFC 6455). Raises NodeError."""
-    where = urlsplit(url)
-    if where.scheme != "http" or not where.hostname:
-        raise NodeError(f"the engine's streaming server is reached by {where.scheme}, and only http is tried")
-    connection = http.client.HTTPConnection(where.hostname, where.port, timeout=starter.EXEC_SECONDS)
-    headers = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
-    headers |= {"Sec-WebSocket-Key": "cmVhc3NlcnQgcHJvYmUgIQ==", "Sec-WebSocket-Protocol": "v4.channel.k8s.io"}
-    try:
-        connection.request("GET", where.path, headers=headers)
-        answer = connection.getresponse()  # it keeps the connection open
-        if answer.status != http.client.SWITCHING_PROTOCOLS:
-            raise NodeError(f"the engine's streaming server answers with HTTP status {answer.status}")
-        yield
-        with suppress(OSError):  # wait until the engine has noticed the end, else containerd may stop the pod slowly
-            answer.fp.read()
-    except (OSError, http.client.HTTPException) as error:
-        raise NodeError(f"the engine's streaming server does not answer: {error}") from None
-    finally:
-        connection.close()
+def _user(user: int | None) -> dict[str, Any]:
+    """The fields of a container's security context for a user and its group."""
+    return {} if user is None else {"run_as_user": {"value": user}, "run_as_group": {"value": user}}
 
 
 def _remove_pods(cri: Cri, which: Callable[[str], bool]) -> None:

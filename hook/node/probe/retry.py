@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from hook.core.base.errors import ReassertError
-from hook.node.probe.starter import ContainerGone, NotStarted, Running, Unsupported
+from hook.inside.process import ContainerGone
+from hook.node.probe.starter import NotStarted, Running, Unsupported
 from hook.node.systemd import wait_until
 
 STARTS = 3
@@ -37,7 +38,7 @@ _OURS = re.compile(
     r"|executing hook `[^`]*/reassert(-hook)?` \(exit code: 1\)"
     r"|executing \[reassert hook [^]]*\]: exit status 1"
 )
-"""Matches a refusal of reassert in an engine's message. crun, and podman for precreate, leave out the hook's output."""
+"""Matches a refusal of reassert in an engine's message. crun leaves out the hook's output."""
 
 _APPENDED = r"(: unknown)?( Error: failed to start containers: \S+)?( time=\"[^\"]*\" level=.*)?$"
 """What containerd 1.x, docker and podman append."""

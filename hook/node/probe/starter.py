@@ -9,16 +9,14 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from hook.core import events
-from hook.core.base.errors import ReassertError
-from hook.core.base.system import make_directory, read_fd
+from hook.core.base.system import make_directory
 from hook.core.container.identity import Identity
 from hook.entry.protocol import COLD_PROBE
-from hook.node import workers
+from hook.inside.process import ContainerGone, environs, is_gvisor, mount_namespace, processes
 from hook.node.errors import NodeError
 from hook.node.systemd import wait_until
 
@@ -36,12 +34,6 @@ UP_SECONDS = 10.0
 
 EXEC_SECONDS = 2.0
 """The lifetime of a process that is executed in a test container, and the wait for it, in seconds."""
-
-_LARGEST = 8 << 20
-"""Bytes of an environment; Linux starts no process with more than 6 MiB (execve(2))."""
-
-_AT_ONCE = 200
-"""Processes whose environment is opened at once: each takes two descriptors."""
 
 Pairs = Iterable[tuple[str, str]]
 
@@ -79,9 +71,13 @@ class Marks:
     """Files that mark the test containers of this command, for events and metrics (`hook.core.events.is_probe`)."""
 
     def __init__(self) -> None:
-        """`cold`: whether the agent must not answer the starts of containers that are marked from now on."""
+        """`cold`: whether the agent must not answer the starts of containers that are marked from now on.
+
+        `unmarked`: handlers whose containers have no name before they start.
+        """
         self._paths: list[str] = []
         self.cold = False
+        self.unmarked: set[str] = set()
 
     def add(self, name: str) -> None:
         """Marks a container by its id, or a pod's containers by its UID, before they start. Raises OSError."""
@@ -116,10 +112,6 @@ class NotStarted(NodeError):
     """The engine refused or failed to start the container, or its program ended by itself. The text is the engine's."""
 
 
-class ContainerGone(NodeError):
-    """Something else ended the container before it was examined, as kubelet ends pods that it does not know."""
-
-
 class NotRemoved(NodeError):
     """A test container cannot be removed."""
 
@@ -133,7 +125,8 @@ class Extra:
     """What a test container asks for besides env and mounts.
 
     `devices`: (path on the node, path in the container). `cdi`: fully qualified CDI devices. `annotations`: of the
-    container. `pod_annotations`: of its pod.
+    container. `pod_annotations`: of its pod. `user`: the uid and gid of its processes, and `content` works; None: the
+    image's.
     """
 
     devices: Pairs = ()
@@ -141,6 +134,7 @@ class Extra:
     privileged: bool = False
     annotations: Pairs = ()
     pod_annotations: Pairs = ()
+    user: int | None = None
 
 
 NOTHING_MORE = Extra()
@@ -160,8 +154,11 @@ class Running(Protocol):
         `env`: what the caller of that exec sets; raises Unsupported if this engine's callers cannot.
         """
 
-    def content(self, path: str, env: Pairs = ()) -> bytes:
-        """Returns what a program that is executed in it reads from a file. Raises Unsupported, NodeError."""
+    def content(self, path: str) -> bytes:
+        """Returns the first `observe.CONTENT` bytes of a file in it, read by a program that is executed in it.
+
+        Raises Unsupported, NodeError.
+        """
 
     def annotations(self) -> dict[str, str]:
         """Returns the annotations in its config.json. Raises Unsupported if it is not found."""
@@ -203,23 +200,6 @@ class Starter(Protocol):
         """Disconnects from the engine and removes what was prepared. Raises NodeError."""
 
 
-def in_sentry(pid: int) -> bool:
-    """Whether a process is gVisor's, whose kernel shows the container's env and mounts to the container alone.
-
-    A process without rights reads the beginning of its command line (hook.node.workers), which is the process's own
-    memory: without an end, or on a file system that does not answer, if it likes (prctl(2), PR_SET_MM).
-    """
-
-    def take() -> int:
-        try:
-            return os.open(f"/proc/{pid}/cmdline", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return -1
-
-    name = b"runsc-sandbox\0"
-    return workers.apart(take, lambda fd: fd >= 0 and os.read(fd, len(name)) == name) is True
-
-
 @dataclass(frozen=True)
 class Process:
     """The first process of a test container. `token`: of its MARKER. `up_seconds`: the longest wait for it."""
@@ -230,7 +210,7 @@ class Process:
 
     def environ(self) -> list[str]:
         """Returns its environment once the container's program has been executed. Raises ContainerGone, NodeError."""
-        if in_sentry(self.pid):
+        if is_gvisor(self.pid):
             raise NodeError("it runs in gVisor, and its image has no program that could look there")
 
         def marked() -> list[str]:
@@ -259,53 +239,8 @@ class Process:
 
         No process outside of the container is looked at: one of them can make a look at its environment wait for ever.
         """
-        there = _mount_namespace(self.pid)
-        for pid, entries in environs({pid for pid in processes() - before if _mount_namespace(pid) == there}).items():
+        there = mount_namespace(self.pid)
+        for pid, entries in environs({pid for pid in processes() - before if mount_namespace(pid) == there}).items():
             if f"{MARKER}={self.token}" in entries:
                 return pid, entries
         return None
-
-
-def _mount_namespace(pid: int) -> str:
-    """A process's mount namespace, "" if it has ended."""
-    try:
-        return os.readlink(f"/proc/{pid}/ns/mnt")
-    except OSError:
-        return ""
-
-
-def processes() -> set[int]:
-    """Returns the pids of all processes."""
-    return {int(name) for name in os.listdir("/proc") if name.isdigit()}
-
-
-def environs(pids: set[int]) -> dict[int, list[str]]:
-    """Returns the environment of each process that runs. Bytes that are not UTF-8 become surrogates.
-
-    A process without rights reads it (hook.node.workers).
-    """
-    found: dict[int, list[str]] = {}
-    ordered = sorted(pids)
-    for at in range(0, len(ordered), _AT_ONCE):
-        some = ordered[at : at + _AT_ONCE]
-        read = workers.apart(partial(_open_environs, some), _read_environs)
-        found.update((int(pid), entries) for pid, entries in (read or {}).items())
-    return found
-
-
-def _open_environs(pids: list[int]) -> dict[int, tuple[int, int]]:
-    opened = {}
-    for pid in pids:
-        with suppress(OSError):  # it has ended
-            opened[pid] = os.open(f"/proc/{pid}/environ", os.O_RDONLY), os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    return opened
-
-
-def _read_environs(opened: dict[int, tuple[int, int]]) -> dict[int, list[str]]:
-    found = {}
-    for pid, (environ, stat) in opened.items():
-        with suppress(OSError, ReassertError):
-            data = read_fd(environ, _LARGEST, "environ")
-            if os.read(stat, 4096).rpartition(b") ")[2][:1] not in b"ZX":
-                found[pid] = os.fsdecode(data).rstrip("\0").split("\0") if data else []
-    return found

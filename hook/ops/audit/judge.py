@@ -6,35 +6,71 @@ import os
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass, field
+from typing import NamedTuple, Self
 
 from hook.core.base.errors import Undecided, named
+from hook.core.base.finding import WARNING
 from hook.core.container.spec import Spec
 from hook.core.container.start import Start
 from hook.core.linux.walk import MountMismatch
-from hook.core.plan import NODE_PATHS, Plan
-from hook.core.reserve import Edit, PlaceMount, Reason, SetEnv
+from hook.core.plan import Plan
+from hook.core.reserve import node_paths
 from hook.core.reserve.devices import KIND as DEVICE
+from hook.core.reserve.edits import Edit
+from hook.core.reserve.place_mount import PlaceMount
+from hook.core.reserve.reserved_env import SetEnv
 from hook.entry import write_spec as decision
-from hook.node import running as real
-from hook.ops.audit.inventory import Running
-from hook.ops.audit.process import Process
+from hook.inside import running as real
+from hook.inside.containers import Running
+from hook.inside.process import Process
 
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""
 
-INSIDE = "changed from inside: its config.json has what the policy wants"
+
+class Why(NamedTuple):
+    """Why a container differs. `severity`: of hook.core.base.finding. `cause`: the same for all such containers.
+
+    `text`: about this one.
+    """
+
+    severity: str
+    cause: str
+    text: str
+
+
+INSIDE = Why(WARNING, "changed from inside", "changed from inside: its config.json has what the policy wants")
 """Why a container differs although it started as the policy wants."""
+
+_ELSEWHERE = INSIDE._replace(
+    text="changed from inside, or replaced on the node: its config.json has what the policy wants"
+)
+_REPLACED = Why(
+    WARNING,
+    "with a file that the node has replaced since",
+    "a bind mount keeps the old one: restart the container. A file in a mounted directory has no such limit",
+)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between a container and what the policy wants. `message` never has an env value."""
+    """One difference between a container and what the policy wants. `message` never has an env value.
+
+    `why`, `severity`, `cause`: of Why.
+    """
 
     rule: str
     kind: str
     name: str
     message: str
     why: str
+    severity: str = WARNING
+    cause: str = ""
+
+    @classmethod
+    def of(cls, rule: str, kind: str, name: str, message: str, why: Why) -> Self:
+        """Returns the difference with why it is."""
+        return cls(rule, kind, name, message, why.text, why.severity, why.cause)
 
 
 def actual(spec: Spec, env: list[str]) -> Start:
@@ -51,13 +87,14 @@ class Judge:
     `node`: its mounts.
     """
 
-    why: Callable[[Running, decision.Decision | None], str]
+    why: Callable[[Running, decision.Decision | None], Why]
     node: real.Node = field(default_factory=real.Node)
 
     def differences(self, container: Running, spec: Spec, decided: Plan, process: Process) -> list[Difference]:
         """How a container differs from a plan made of its process's env. Raises ReassertError, OSError."""
         created = _created(spec)
-        wrong_in_config = {edit.name for edit in decided.env.differences(spec.env) if not edit.takes_effect()}
+        of_config = decided.env.within(spec.env).differences(spec.env)
+        wrong_in_config = {edit.name for edit in of_config if not edit.takes_effect()}
         found: list[Difference] = []
         for edit in decided.edits:
             if isinstance(edit, SetEnv):
@@ -80,7 +117,7 @@ class Judge:
         why = self.why(container, created)
         if not any(edit.kind == DEVICE for edit in decided.edits):
             why = INSIDE
-        found += [Difference(device.rule, device.kind, "", device.message, why) for device in devices]
+        found += [Difference.of(device.rule, device.kind, "", device.message, why) for device in devices]
         return found
 
     def _mount(
@@ -90,30 +127,25 @@ class Judge:
         there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
         if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):
             message = f"{named(edit.name)} is what {edit.source()} was before it was replaced on the node"
-            why = (
-                "a bind mount keeps the old one: restart the container. A file in a mounted directory has no such limit"
-            )
-            return Difference(edit.rule, STALE, edit.name, message, why)
+            return Difference.of(edit.rule, STALE, edit.name, message, _REPLACED)
         right = there or edit not in decided.edits or bool(created and edit.name in created.mounts)
         if right and problem.row:
-            why = "changed from inside, or replaced on the node: its config.json has what the policy wants"
-            return Difference(edit.rule, edit.kind, edit.name, str(problem), why)
+            return Difference.of(edit.rule, edit.kind, edit.name, str(problem), _ELSEWHERE)
         return self._difference(edit, str(problem), container, created, right)
 
-    def denied(self, container: Running, spec: Spec, decided: Plan, reached: list[Reason]) -> list[Difference]:
-        """What the policy refuses a new container for, beyond its edits. `reached`: what its volumes reach."""
+    def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
+        """What the policy refuses a new container for, beyond its edits and its volumes of the node's own files."""
         created = _created(spec)
         said = {edit.conflict() for edit in decided.edits}
-        denials = [reason for reason in decided.denials if reason.kind != NODE_PATHS]
-        reasons: list[Reason] = [reason for reason in denials if reason.message not in said] + reached
-        return [Difference(r.rule, r.kind, "", r.message, self.why(container, created)) for r in reasons]
+        reasons = [r for r in decided.denials if r.kind != node_paths.KIND and r.message not in said]
+        return [Difference.of(r.rule, r.kind, "", r.message, self.why(container, created)) for r in reasons]
 
     def _difference(
         self, edit: Edit, message: str, container: Running, created: decision.Decision | None, right: bool
     ) -> Difference:
         """`right`: config.json has what the policy wants."""
         why = self.why(container, created)
-        return Difference(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
+        return Difference.of(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
 
 
 def _rootfs(container: Running, spec: Spec) -> str:
@@ -126,7 +158,7 @@ def _rootfs(container: Running, spec: Spec) -> str:
 
 def has_mount(spec: Spec, destination: str, source: str) -> bool:
     """Whether config.json has a mount from a hostPath at a path."""
-    return any(mount["destination"] == destination and mount.get("source") == source for mount in spec.mounts)
+    return any(mount.destination == destination and mount.source == source for mount in spec.mounts)
 
 
 def _created(spec: Spec) -> decision.Decision | None:

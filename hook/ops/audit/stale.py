@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -10,10 +9,11 @@ from functools import partial
 from hook.core.base.errors import ReassertError
 from hook.core.base.mountinfo import mount_table
 from hook.core.policy.model import Policy
-from hook.node.running import Node
-from hook.ops.audit.inventory import Running, running
+from hook.inside.containers import Running, running
+from hook.inside.process import Process
+from hook.inside.running import Node
+from hook.node.engines.facts import TRACES
 from hook.ops.audit.judge import has_mount
-from hook.ops.audit.process import Process
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,6 @@ class Stale:
 
     container: Running
     source: str
-
-    def __str__(self) -> str:
-        name = f"{self.container.title} ({self.container.id[:12]})"
-        return f"container {name} still has what {self.source} was before it was replaced: restart it"
 
 
 def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale]:
@@ -39,7 +35,7 @@ def stale(policy: Policy, containers: list[Running] | None = None) -> list[Stale
         return []
     node = Node()
     found: list[Stale] = []
-    for container in running() if containers is None else containers:
+    for container in running(TRACES) if containers is None else containers:
         with suppress(ReassertError, OSError):  # it has ended
             with Process(container.pid, container.started) as process:
                 rows = list(mount_table(container.pid).values())
@@ -58,13 +54,3 @@ def _has_mount(container: Running, destination: str, source: str) -> bool:
     with suppress(ReassertError, OSError):
         return has_mount(container.spec(), destination, source)
     return False
-
-
-def hints(policy: Policy) -> list[str]:
-    """The same as lines for `node status`, which needs root; none without."""
-    if os.geteuid() != 0:
-        return []
-    try:
-        return [str(each) for each in stale(policy)]
-    except (ReassertError, OSError) as error:
-        return [f"containers with old files cannot be looked for: {error}"]

@@ -12,16 +12,16 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from typing import Any
 
+from hook.core.base.isotime import seconds_of
 from hook.core.base.system import is_file
 
 Event = dict[str, Any]
 
 _CHUNK = 1 << 18
 _LONGEST = 1 << 20
-"""Bytes of a line from which it is skipped: a line of reassert has at most 64 KiB (hook.core.events.LINE)."""
+"""Bytes of a line from which it is skipped: a line of reassert has at most 64 KiB (hook.core.events.EVENT_LINE)."""
 
 _LATE = 5.0
 """Seconds for which a renamed file is still read: a process that had opened it may append."""
@@ -220,11 +220,3 @@ def parse(line: bytes) -> Event:
     except (ValueError, RecursionError):
         return {}
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else {}
-
-
-def seconds_of(timestamp: object) -> float:
-    """Seconds since the epoch of a time in ISO 8601; 0 for any other text."""
-    try:
-        return datetime.fromisoformat(str(timestamp)).timestamp()
-    except ValueError:
-        return 0.0

@@ -12,6 +12,7 @@ from hook.core.base.compare import glob_match
 from hook.core.base.errors import Usage
 from hook.core.base.system import timestamp
 from hook.core.policy.model import AUDIT
+from hook.core.reserve.node_paths import KIND as NODE_PATHS
 from hook.ops.events.reader import Event
 
 _ENTRIES = ("edits", "denials", "errors", "differences")
@@ -111,8 +112,9 @@ def is_audited(event: Event) -> bool:
 
 
 def rules_of(event: Event) -> list[str]:
-    """The rules that the event names, each once."""
+    """The rules that the event names, each once; `nodePaths` for a reason of that field."""
     named = [entry.get("rule") for key in _ENTRIES for entry in entries(event, key)]
+    named += [NODE_PATHS for entry in entries(event, "denials") if entry.get("kind") == NODE_PATHS]
     return [name for name in dict.fromkeys(named) if isinstance(name, str) and name]
 
 

@@ -9,22 +9,55 @@ from typing import Any
 
 from hook.core import events
 from hook.core.policy.model import AUDIT
+from hook.core.policy.trust_layout import ASIDE_PATH, store_of
+from hook.core.reserve.node_paths import KIND as NODE_PATHS
 from hook.ops.events import select
 from hook.ops.events.reader import Event
 
 REFUSED, OVERRIDDEN, ADDED, FAILED, REPORTED = "refused", "overridden", "added", "failed", "reported"
 WOULD_REFUSE, WOULD_OVERRIDE, WOULD_ADD = "wouldRefuse", "wouldOverride", "wouldAdd"
-OUTCOMES = (WOULD_REFUSE, REFUSED, WOULD_OVERRIDE, OVERRIDDEN, WOULD_ADD, ADDED, FAILED, REPORTED)
+CLOSED, WOULD_CLOSE = "madeReadOnly", "wouldMakeReadOnly"
+OUTCOMES = (
+    *(WOULD_REFUSE, REFUSED, WOULD_OVERRIDE, OVERRIDDEN, WOULD_ADD, ADDED),
+    *(FAILED, REPORTED, WOULD_CLOSE, CLOSED),
+)
 """The results of a start, the most serious first. ADDED: it got what it lacked, and nothing of its own was replaced.
-FAILED:
-reassert itself could not decide. REPORTED: nothing, but a volume reaches files of an engine (`nodePaths`)."""
+FAILED: reassert itself could not decide. REPORTED: nothing, but a volume reaches files of an engine (`nodePaths`).
+CLOSED: part of a volume is read-only."""
+
+OUTCOME_WORDS = {
+    WOULD_REFUSE: "would be refused",
+    REFUSED: "refused",
+    WOULD_OVERRIDE: "would be overridden",
+    OVERRIDDEN: "overridden",
+    WOULD_ADD: "would be added to",
+    ADDED: "added to",
+    FAILED: "not decided",
+    REPORTED: "reported",
+    WOULD_CLOSE: "would have a volume made read-only",
+    CLOSED: "had a volume made read-only",
+}
+"""The same in words, after a number of containers."""
 
 _GRAVE = (WOULD_REFUSE, REFUSED)
+
+GRADES = ("refused", "changed", "other")
+"""How serious an event is: a container is or would be refused, overridden, or anything else."""
+
+TIMES = 60_000
+"""Ten-minute periods that are kept with their number of events: more than a year of them."""
+
+_ADMINISTRATORS = " than rule ", "no node policy: "
+"""Texts of reasons about which the owner of a pod can do nothing: rules that contradict each other, and no policy."""
+
 ITEMS = 50
 """Different entries that are kept of a workload. Pod authors choose names and paths; further ones are only counted."""
 
 _WORKLOADS = 5000
 """Limit of workloads, so that invented names cannot exhaust memory. Events of further ones are counted."""
+
+RESTARTS = 3
+"""Starts of one container of a pod, with a read-only trust store, from which on they are told."""
 
 _IDS = 200_000
 """Container ids that are kept of all workloads, to count a container with several events once."""
@@ -40,19 +73,32 @@ _SUFFIXES = (
     re.compile(r"-\d{1,4}$"),  # StatefulSet: the pod's number
 )
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
+"""How a timestamp of an event begins."""
+
 OUTSIDE = "containers outside Kubernetes"
 _SHOWN_IDS = 3
 
 
 @dataclass
 class Item:
-    """One thing that a rule says about a workload. `starts`: containers with it. `request`: for its owner."""
+    """One thing that a rule, or a field of the policy, says about a workload. `starts`: containers with it.
+
+    `request`: for the workload's owner. `task`: for the node's administrator, where the owner can do nothing. `where`:
+    the words of `request` that name the container.
+    """
 
     rule: str
     what: str
     request: str
     refuses: bool
     starts: int = 0
+    task: str = ""
+    where: str = ""
+
+    def advice(self) -> str:
+        """`request` without the container's name, as it is the same for other workloads."""
+        return self.request.replace(self.where, "", 1)
 
 
 @dataclass
@@ -60,7 +106,8 @@ class Workload:
     """The containers of one workload. `starts`: those with an event. `omitted`: items beyond those that are kept.
 
     `name`: "" for containers outside Kubernetes of which neither name nor image is known. `ids`: some container ids of
-    containers without a pod.
+    containers without a pod. `restarts`: starts with a trust store over the image's CA files, by pod and container.
+    `nodes`: where it started.
     """
 
     namespace: str
@@ -71,7 +118,9 @@ class Workload:
     outcomes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
     items: dict[tuple[str, str], Item] = field(default_factory=dict)
     pods: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
     ids: list[str] = field(default_factory=list)
+    restarts: dict[tuple[str, str], int] = field(default_factory=dict)
     omitted: int = 0
 
     def title(self) -> str:
@@ -87,12 +136,29 @@ class Workload:
 
     def is_refused(self) -> bool:
         """Whether a container of it is refused, or would be."""
-        return any(self.outcomes[name] for name in _GRAVE)
+        return bool(self.refusals())
+
+    def refusals(self) -> int:
+        """How many of its containers were refused, or would be."""
+        return sum(self.outcomes[name] for name in _GRAVE)
+
+    def died(self) -> list[str]:
+        """Containers that ended again and again beside a store that they cannot write to. Nothing here says why."""
+        often = sorted((n, *key) for key, n in self.restarts.items() if n >= RESTARTS)
+        return [
+            f"container {name} of pod {pod} was started {count} times with a read-only trust store. If its log says "
+            "Read-only file system or Device or resource busy, it died of that: trust: {mount: Aside}"
+            for count, pod, name in often[::-1][:_SHOWN_IDS]
+        ]
 
     def requests(self) -> list[str]:
         """What to ask the owner for, each once; what refuses a container comes first."""
         ordered = sorted(self.items.values(), key=lambda item: not item.refuses)
         return list(dict.fromkeys(item.request for item in ordered if item.request))
+
+    def tasks(self) -> list[str]:
+        """What the node's administrator has to do, each once."""
+        return list(dict.fromkeys(item.task for item in self.items.values() if item.task))
 
     def as_json(self) -> dict[str, Any]:
         """For programs."""
@@ -100,22 +166,27 @@ class Workload:
             "namespace": self.namespace,
             "workload": self.name,
             "pods": len(self.pods),
+            "nodes": sorted(self.nodes),
             "containerIds": self.ids,
             "starts": self.starts,
             "outcomes": self.outcomes,
             "firstSeen": self.first,
             "lastSeen": self.last,
-            "rules": [asdict(item) for item in self.items.values()],
+            "rules": [{k: v for k, v in asdict(item).items() if k != "where"} for item in self.items.values()],
             "omitted": self.omitted,
             "requests": self.requests(),
+            "tasks": self.tasks(),
+            "restartedWithReadOnlyStore": self.died(),
         }
 
 
 @dataclass
 class Summary:
-    """All workloads. `read`: events of containers. `probes`: events of `node verify`, which count nowhere else.
+    """All workloads. `read`: events of containers. `probes`: events of `verify`, which count nowhere else.
 
     `omitted`: events of workloads beyond those that are kept. `modes`: the modes of the policy that events name.
+    `first`, `last`: the earliest and the latest timestamp. `nodes`: those that events name. `times`: the number of
+    events by ten minutes (the start of a timestamp) and grade.
     """
 
     workloads: list[Workload] = field(default_factory=list)
@@ -125,6 +196,8 @@ class Summary:
     first: str = ""
     last: str = ""
     modes: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    times: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def refused(self) -> int:
         """How many workloads have a container that is refused, or would be."""
@@ -147,6 +220,7 @@ class Summary:
             "firstEvent": self.first,
             "lastEvent": self.last,
             "modes": sorted(self.modes),
+            "nodes": sorted(self.nodes),
             "events": self.read,
             "probeEvents": self.probes,
             "omittedEvents": self.omitted,
@@ -155,21 +229,28 @@ class Summary:
 
 
 def summarise(found: Iterable[Event]) -> Summary:
-    """Sum up events, oldest first."""
+    """Sum up events, in any order."""
     summary = Summary()
     workloads: dict[tuple[str, str], Workload] = {}
     seen: set[tuple[str, str]] = set()
     for event in found:
         outcomes = _outcomes(event)
-        if not outcomes:
+        if not outcomes or (_is_of_sandbox(event) and not {REFUSED, WOULD_REFUSE, FAILED} & {*outcomes}):
             continue
         if event.get("probe") is True:
             summary.probes += 1
             continue
         when = str(event.get("timestamp", ""))
         summary.read += 1
-        summary.first, summary.last = summary.first or when, max(summary.last, when)
+        if _TIME.match(when):
+            summary.first, summary.last = min(summary.first or when, when), max(summary.last, when)
         summary.modes.add(str(event.get("mode") or "unknown"))
+        node = str(event.get("node") or "")
+        if node:
+            summary.nodes.add(node)
+        period = when[:15] + "0", _grade(outcomes)
+        if period in summary.times or len(summary.times) < TIMES:
+            summary.times[period] = summary.times.get(period, 0) + 1
         key = _names(event)
         workload = workloads.get(key)
         if workload is None:
@@ -177,11 +258,29 @@ def summarise(found: Iterable[Event]) -> Summary:
                 summary.omitted += 1
                 continue
             workload = workloads[key] = Workload(*key, when, when)
+        if node:
+            workload.nodes.add(node)
         _count(workload, event, outcomes, seen)
     summary.workloads = sorted(
         workloads.values(), key=lambda each: (not each.is_refused(), -each.starts, each.namespace, each.name)
     )
     return summary
+
+
+def _grade(outcomes: list[str]) -> str:
+    """One of GRADES."""
+    if any(outcome in _GRAVE for outcome in outcomes):
+        return GRADES[0]
+    return GRADES[1] if {OVERRIDDEN, WOULD_OVERRIDE} & {*outcomes} else GRADES[2]
+
+
+def _is_of_sandbox(event: Event) -> bool:
+    """Whether the container is a pod's sandbox, in which none of the pod's programs run.
+
+    The engine does not tell a sandbox's labels before it runs, so a rule with `podSelector` counts as met for it.
+    """
+    container = select.container_of(event)
+    return bool(container.get("pod")) and not container.get("container")
 
 
 def _names(event: Event) -> tuple[str, str]:
@@ -196,9 +295,11 @@ def _names(event: Event) -> tuple[str, str]:
 def _outcomes(event: Event) -> list[str]:
     """The result of the start: what enforced rules did, and what rules in Audit mode would have done."""
     kind, audits = event["event"], select.is_audited(event)
-    if kind in (events.DENIED, events.ERROR, events.NODE_PATHS):
-        return [{events.DENIED: REFUSED, events.ERROR: FAILED}.get(kind, REPORTED)]
+    if kind in (events.DENIED, events.ERROR):
+        return [REFUSED if kind == events.DENIED else FAILED]
     found = {WOULD_REFUSE} if kind == events.WOULD_DENY else set()
+    found |= {REPORTED} if kind == events.NODE_PATHS and event.get("nodePaths") else set()
+    found |= {closed for closed in (CLOSED, WOULD_CLOSE) if event.get(closed)}
     for edit in select.entries(event, "edits") if kind in (events.EDITED, events.WOULD_DENY) else []:
         override = select.overrides(edit)
         if not (audits or select.entry_is_audited(edit)):
@@ -232,6 +333,7 @@ def _count(workload: Workload, event: Event, outcomes: list[str], seen: set[tupl
 
     if is_new(""):
         workload.starts += 1
+        _count_restart(workload, pod, event)
     for outcome in outcomes:
         if is_new(outcome):
             workload.outcomes[outcome] += 1
@@ -254,6 +356,19 @@ def _count(workload: Workload, event: Event, outcomes: list[str], seen: set[tupl
             kept.starts += 1
 
 
+def _count_restart(workload: Workload, pod: str, event: Event) -> None:
+    """Count the start of a pod's container that has a trust store over the CA files of its image."""
+    stores = []
+    for edit in select.entries(event, "edits"):
+        after = edit.get("after")
+        if edit.get("kind") == "mount" and isinstance(after, dict) and edit.get("name") != ASIDE_PATH:
+            stores.append(bool(store_of(str(after.get("source")))) and "ro" in (after.get("options") or ()))
+    key = pod, select.container_of(event).get("container", "")
+    acted = event.get("applied") is True or event.get("asked") is True
+    if acted and any(stores) and all(key) and len(workload.restarts) < ITEMS * 100:
+        workload.restarts[key] = workload.restarts.get(key, 0) + 1
+
+
 def _items(event: Event, outcome: str) -> list[Item]:
     name = select.container_of(event).get("container", "")
     subject = "pod" if select.container_of(event).get("pod") else "container"
@@ -266,13 +381,28 @@ def _items(event: Event, outcome: str) -> list[Item]:
         refused = {_key(edit) for edit in edits if edit.get("rule") == rule and str(edit.get("name")) in message}
         makes = "would make" if select.entry_is_audited(reason) else "makes"
         ask = f"change what {makes} {'rule ' + rule if rule else 'reassert'} refuse the {subject}{where}: {message}"
-        found.append(Item(rule, message, "" if refused else ask, refuses=True))
+        kind = str(reason.get("kind") or "")
+        if kind == NODE_PATHS:
+            ask = f"change a volume{where}: {message}"
+        request, task = ("" if refused else ask), ""
+        if any(text in message for text in _ADMINISTRATORS):
+            request, task = "", message
+        found.append(Item(rule or kind, message, request, refuses=True, task=task, where=where))
         refused_names |= refused
     for reason in select.entries(event, "errors"):
         message = str(reason.get("message", ""))
-        found.append(Item(str(reason.get("rule") or ""), message, "", refuses=outcome in _GRAVE))
-    asked = f"remove the volume{where}, or confirm it: "
-    found += [Item("", f"volume {path}", asked + str(path), refuses=False) for path in event.get("nodePaths") or ()]
+        found.append(Item(str(reason.get("rule") or ""), message, "", refuses=outcome in _GRAVE, task=message))
+    for reached in map(str, event.get("nodePaths") or ()):
+        volume, _, path = reached.rpartition(": ")
+        ask = f"remove or confirm the volume {volume}{where}, which reaches {path}"
+        found.append(Item(NODE_PATHS, f"volume {reached}", ask, refuses=False, where=where))
+    for closed, is_made in ((CLOSED, "is made"), (WOULD_CLOSE, "would be made")):
+        found += [
+            Item(NODE_PATHS, f"{path} {is_made} read-only", "", refuses=False) for path in event.get(closed) or ()
+        ]
+    for loss in event.get("loses") or ():
+        ask = f"find another place for what it loses{where}: {loss}"
+        found.append(Item("", str(loss), ask, refuses=False, where=where))
     for edit in edits:
         rule, kind, name = (str(edit.get(key, "")) for key in ("rule", "kind", "name"))
         is_to = "would be" if event.get("mode") == AUDIT or select.entry_is_audited(edit) else "is"
@@ -283,7 +413,7 @@ def _items(event: Event, outcome: str) -> list[Item]:
         why = f"rule {rule} " + (f"refuses the {subject} otherwise" if refuses else f"{verb}s it")
         place = f" from the {subject} and its image" if kind == "env" else ""
         ask = f"remove {_thing(edit, kind, name)}{where}{place}: {why}"
-        found.append(Item(rule, f"{kind} {name} {is_to} {verb}d", ask, refuses))
+        found.append(Item(rule, f"{kind} {name} {is_to} {verb}d", ask, refuses, where=where))
     return found
 
 

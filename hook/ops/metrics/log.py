@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from pathlib import Path
 
 from hook.core import events
-from hook.core.base.system import make_directory, replace_file
-from hook.core.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 from hook.core.policy.model import AUDIT
-from hook.ops.audit import drift
+from hook.node import kept
+from hook.node.kept import Kept
 from hook.ops.events import select
 from hook.ops.events.reader import Event, Tail
+from hook.resident.metrics import APPLIED, ASKED, AUDITED, REFUSED, NoMetrics
 
-NAME = "events-position.json"
-"""In the directory of compiled policies: where the counting ended. What is logged while no agent runs counts too."""
-
-ADAPTERS = ("runtime", "hook", "precreate", "nri")
+ADAPTERS = ("runtime", "hook", "nri")
 
 _NO_LOG = (0, 0, 0)
 """The place before the first event of a node: all that is logged counts."""
@@ -47,7 +42,7 @@ class LogCounter:
         self._metrics = metrics
         self._own = own
         self._store = store
-        self._place = _read(store)
+        self._place = kept.read(store).place  # what is logged while no agent runs counts too
         self._tail = Tail(log, start=self._place)
         if self._place is None:
             self._tail.to_the_end()
@@ -63,13 +58,16 @@ class LogCounter:
         place = self._tail.place() or _NO_LOG
         if place != self._place:
             self._place = place
+
+            def change(now: Kept) -> None:
+                now.place = place
+
             with contextlib.suppress(OSError):
-                make_directory(self._store, 0o700)
-                replace_file(f"{self._store}/{NAME}", json.dumps(place).encode())
+                kept.change(change, self._store)
 
     def _event(self, event: Event) -> None:
         adapter = event.get("adapter")
-        if event["event"] == drift.EVENT:
+        if event["event"] == events.DRIFTED:
             for each in select.entries(event, "differences"):
                 self._metrics.drift(_text(each, "rule"), _text(each, "kind"))
             return
@@ -106,11 +104,3 @@ def _result(event: Event, entry: Event) -> str:
 def _text(entry: Event, key: str) -> str:
     value = entry.get(key)
     return value if isinstance(value, str) else ""
-
-
-def _read(store: str) -> tuple[int, int, int] | None:
-    try:
-        device, inode, offset = json.loads(Path(store, NAME).read_bytes())
-        return int(device), int(inode), int(offset)
-    except (OSError, ValueError, TypeError):
-        return None

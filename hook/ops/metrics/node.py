@@ -1,4 +1,4 @@
-"""What a scrape reads of the node at that moment: the policy in force, its CA bundles, the last `node verify`."""
+"""What a scrape reads of the node at that moment: the policy in force, its CA bundles, the last `verify`."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from hook.agent.filecache import FileCache
+from hook.compile.in_force import stored_header
 from hook.core.base.errors import ReassertError
+from hook.core.base.isotime import seconds_of
 from hook.core.base.logfile import LOST
 from hook.core.base.system import read_file
 from hook.core.policy import store
 from hook.core.policy import trust_layout as layout
-from hook.core.policy.compiler import stored_header
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
-from hook.node import wired
-from hook.node.probe import report
-from hook.ops.audit import drift
+from hook.node import kept
+from hook.ops.audit.audit import DRIFTED, UNKNOWN
 from hook.ops.audit.stale import Stale, stale
-from hook.ops.events.reader import seconds_of
 from hook.ops.metrics.prometheus import Metrics
 from hook.ops.trust.der import parts, value
 
@@ -106,17 +105,19 @@ class NodeState:
             policy = known.stored.policy(self._source, key, problem) if known.stored else missing
             self._metrics.policy(policy, known.compiled)
         self._metrics.set("policy_compiled_timestamp_seconds", known.compiled)
-        last = report.last_results(self._directory)
-        self._metrics.set_all("verify_exit_status", {engine: result.status for engine, result in last.items()})
-        self._metrics.set_all("verify_timestamp_seconds", {engine: result.when for engine, result in last.items()})
+        node = kept.read(self._directory)
+        verified = node.verified.items()
+        self._metrics.set_all("verify_exit_status", {engine: result.status for engine, result in verified})
+        self._metrics.set_all("verify_timestamp_seconds", {engine: result.when for engine, result in verified})
         self._metrics.set("lost_events", os.stat(LOST).st_size if os.path.lexists(LOST) else 0)
-        self._metrics.set_all("wired", wired.last_look(self._directory))
-        seen = drift.last_look(self._directory)
-        if seen is None:
-            self._metrics.forget(("drifted_containers", "unseen_containers"))
+        self._metrics.set_all("wired", node.wiring.samples())
+        found = node.findings if kept.age(node.wiring.when) <= kept.WIRING_SECONDS else []
+        self._metrics.set_all("findings", Counter((each.severity, each.engine, each.part) for each in found))
+        if node.audited.is_current():
+            self._metrics.set("drifted_containers", node.audited.count(DRIFTED))
+            self._metrics.set("unseen_containers", node.audited.count(UNKNOWN))
         else:
-            self._metrics.set("drifted_containers", seen.drifted)
-            self._metrics.set("unseen_containers", seen.unknown)
+            self._metrics.forget(("drifted_containers", "unseen_containers"))
         self._metrics.authorities({path: self._expiries(path) for path in known.bundles}, time.time())
         if known.policy and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + _EVERY

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from hook import __version__
-from hook.core.metrics import NoMetrics
 from hook.core.policy.model import Policy
+from hook.resident.metrics import NoMetrics
 
 _BUCKETS = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.5)
 """Buckets of the histogram of decision times, in seconds. The runtime waits 2 seconds."""
@@ -21,7 +21,7 @@ _METRICS = (
     ),
     (
         "counter probes adapter outcome",
-        "Test containers of node verify and node install, by the same outcomes; no other metric counts them.",
+        "Test containers of verify and install, by the same outcomes; no other metric counts them.",
     ),
     (
         "counter execs start cold",
@@ -69,13 +69,16 @@ _METRICS = (
     ("gauge build_info version", "The version of the process."),
     (
         "gauge verify_exit_status engine",
-        "Exit status of the last node verify: 0 protected, 1 not, 3 nothing to verify.",
+        "Exit status of the last verify: 0 protected, 1 not, 3 nothing to verify, 4 warnings.",
     ),
-    ("gauge verify_timestamp_seconds engine", "When node verify last ended."),
+    ("gauge verify_timestamp_seconds engine", "When verify last ended."),
     (
         "gauge wired engine handler",
-        "1 while the running engine calls reassert for a handler, 0 since it does not any more. No sample: not known, "
-        "or never wired.",
+        "1 while the running engine calls reassert for a handler, else 0. No sample: not known, or left out by name.",
+    ),
+    (
+        "gauge findings severity engine part",
+        "Errors and warnings of status, as it says each minute; engine is empty for what is about no engine.",
     ),
     ("gauge ca_certificates path", "Certificates in a file that the policy mounts."),
     ("gauge ca_expired_certificates path", "Those of them that have expired."),
@@ -148,7 +151,7 @@ class Metrics(NoMetrics):
             self.metrics[name].collect = list  # no samples
         self._last = ()
 
-    def set_all(self, metric: str, values: Mapping[str, float] | Mapping[tuple[str, str], float]) -> None:
+    def set_all(self, metric: str, values: Mapping[Any, float]) -> None:
         """Set a gauge with labels, by the values of its labels: one value, or a tuple. Others are forgotten."""
         self.metrics[metric].clear()
         for label, value in values.items():

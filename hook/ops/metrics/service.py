@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import socket
 import socketserver
@@ -19,11 +20,12 @@ from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
 
 from hook.core.base.errors import Usage
 from hook.core.base.system import replace_file
-from hook.core.metrics import NoMetrics
 from hook.node.services import UNIX, check_address, check_directory
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState
 from hook.ops.metrics.prometheus import Metrics
+from hook.resident import oplog
+from hook.resident.metrics import NoMetrics
 
 FILE = "reassert.prom"
 """Name of the file for node_exporter's textfile collector, which reads `*.prom`."""
@@ -53,7 +55,8 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
             if log:
                 log.count()
             state.refresh()
-        except Exception:  # what cannot be read must not hide the other metrics
+        except Exception as error:  # what cannot be read must not hide the other metrics
+            oplog.warning("metrics.unread", key=type(error), exc_info=error)
             metrics.error("metrics")
             metrics.forget()
 
@@ -62,13 +65,10 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
         check_address(options.metrics)
     if options.textfile and not all_adapters:
         check_directory(options.textfile)
-    said: set[str] = set()
 
-    def say(text: str) -> None:
-        """Say a problem once."""
-        if text not in said:
-            print(f"reassert: {text}", file=sys.stderr)
-        said.add(text)
+    def tell(text: str) -> None:
+        """Say a problem; a repeated one is counted."""
+        oplog.warning("metrics.failed", key=text, error=text)
 
     def is_served() -> bool:
         try:
@@ -76,7 +76,7 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
         except Usage as error:
             if not all_adapters:
                 raise
-            say(str(error))
+            tell(str(error))
             return False
         return True
 
@@ -86,7 +86,7 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
             served = served or is_served()
             if options.textfile and time.monotonic() - written >= _WRITE:
                 written = time.monotonic()
-                write(metrics, options.textfile, say)
+                write(metrics, options.textfile, tell)
             elif log:
                 with contextlib.suppress(OSError), metrics.lock:
                     log.count()
@@ -98,12 +98,12 @@ def start(options: argparse.Namespace, has_plugin: bool, all_adapters: bool) -> 
     return metrics
 
 
-def write(metrics: Metrics, directory: str, say: Callable[[str], None]) -> None:
+def write(metrics: Metrics, directory: str, tell: Callable[[str], None]) -> None:
     """Replace the file of a directory: node_exporter reads the old one or the new one."""
     try:
-        replace_file(f"{directory}/{FILE}", metrics.text(), 0o644)
+        replace_file(f"{directory}/{FILE}", metrics.text(), mode=0o644)
     except OSError as error:
-        say(f"--textfile: {directory}/{FILE}: {error.strerror or error}")
+        tell(f"--textfile: {directory}/{FILE}: {error.strerror or error}")
 
 
 CONNECTIONS = 64
@@ -130,11 +130,24 @@ def serve(metrics: Metrics, address: str) -> None:
         os.umask(mask)
     server.set_app(make_wsgi_app(metrics.registry))
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    oplog.info("metrics.served", address=address)
 
 
 class _Handler(WSGIRequestHandler):
     def log_message(self, *_: object) -> None:
         """Log nothing for a scrape."""
+
+    def get_stderr(self) -> Any:
+        """Takes the traceback of an answer that failed."""
+        return _Traceback()
+
+
+class _Traceback(io.StringIO):
+    """Instead of a traceback, one line in the operation log."""
+
+    def flush(self) -> None:
+        """Called in the handler of the exception."""
+        oplog.error("metrics.failed", key="answer", exc_info=sys.exc_info()[1])
 
 
 class _Server(ThreadingWSGIServer):

@@ -11,23 +11,26 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from hook.compile.compiler import compile_bytes
+from hook.compile.in_force import read_source
 from hook.core.base.compare import clean
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import read_file
 from hook.core.base.text import printable
 from hook.core.container.allocation import Allocation
 from hook.core.container.identity import Identity, identify
-from hook.core.container.spec import LIMIT, Spec
+from hook.core.container.oci import Mount
+from hook.core.container.spec import CONFIG_LIMIT, Spec
 from hook.core.container.start import Start
 from hook.core.decide import Case
-from hook.core.facts import Container, Facts
+from hook.core.facts import Facts
 from hook.core.plan import Plan
-from hook.core.policy.compiler import compile_bytes, read_source
-from hook.core.policy.model import ENFORCE, Match, Policy
+from hook.core.policy.model import Match, Policy, Rule
 from hook.node.engines.base import NRI, RUNTIME
-from hook.node.terminal import table
-from hook.ops.policy import adapters
-from hook.ops.policy.pods import Given, Pod, documents
+from hook.ops.adapter import Command
+from hook.ops.policy import adapters, pods
+from hook.ops.policy.pods import Given, documents
+from hook.resident.terminal import columns, line, table
 
 FILE = "reassert-test.yaml"
 """The name of a file of cases."""
@@ -36,8 +39,8 @@ KIND = "PolicyTest"
 
 _TEST = ("apiVersion", "kind", "metadata", "policy", "adapter", "cases")
 _CASE = (
-    *("name", "pod", "config", "container", "adapter", "namespace", "labels", "image", "configMaps", "secrets"),
-    *("node", "expect"),
+    *("name", "pod", "workload", "config", "container", "adapter", "namespace", "labels", "image"),
+    *("configMaps", "secrets", "node", "expect"),
 )
 _NODE = ("allocations", "files", "missing", "directories")
 _ALLOCATION = ("resource", "deviceIDs", "env", "mounts", "devices", "annotations", "cdiDevices")
@@ -103,22 +106,20 @@ def enforced(path: str) -> Policy:
     """A policy file with every rule enforced: a test shows what the rules do, not whether they are switched on."""
     content, _ = read_source(path)
     policy = compile_bytes(path, content).policy()
-    policy.mode = ENFORCE
-    for rule in policy.candidates(None):
-        rule.is_audited = False
+    policy.enforce_all()
     return policy
 
 
-class Tested(Case):
-    """One container of a case. Nothing of this machine is read: the case says what the node has."""
+class Tested(Command):
+    """The adapter of a case. Nothing of this machine is read: the case says what the node has."""
 
     def __init__(self, policy: Policy, node: dict[str, Any], error_path: str) -> None:
-        super().__init__("test", "", lambda: policy)
+        super().__init__("test", policy)
         self._node = node
         self._where = error_path
 
-    def contain(self, policy: Policy, identity: Identity, start: Start, matches: list[Match]) -> Container:
-        """See Case. hostPaths exist, but for those that the case calls missing; files have what the case gives them."""
+    def facts(self, policy: Policy, identity: Identity, matches: list[Match], container_id: str) -> Facts:
+        """HostPaths exist, but for those that the case calls missing; files have what the case gives them."""
         facts = Facts()
         facts.allocations = [_allocation(a, self._where) for a in _list(self._node.get("allocations"), self._where)]
         facts.files = {path: str(value) for path, value in (self._node.get("files") or {}).items()}
@@ -126,9 +127,13 @@ class Tested(Case):
         facts.directories = {clean(str(path)) for path in self._node.get("directories") or []}
         for match in matches:
             for env in match.rule.env if match.applies else []:
-                if env.source == "file" and env.text not in facts.files:
-                    facts.unreadable[str(env.text)] = f"the case does not say what {env.text} has (node.files)"
-        return Container(identity, start, facts)
+                for path in env.files:
+                    if path not in facts.files:
+                        facts.unreadable[path] = f"the case does not say what {path} has (node.files)"
+        return facts
+
+    def add_mounted(self, facts: Facts, rules: list[Rule], mounts: list[Mount]) -> None:
+        """Nothing: this machine is not the node."""
 
 
 def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> Iterator[Result]:
@@ -148,7 +153,7 @@ def _run(path: Path, case: dict[str, Any], error_path: str, policy: Policy) -> I
         for way in tried:
             identity, target = read(way)
             adapters.add_base_env(way, policy, target, node.get("files") or {})
-            tested = Tested(policy, node, error_path)
+            tested = Case(Tested(policy, node, error_path), "")
             try:
                 decided: Plan | None = tested.decide(identity, target)
                 refusal = adapters.refusal(way, decided, tested.container) if decided else ""
@@ -175,13 +180,13 @@ def _containers(
         config = str(path.parent / str(case["config"]))
 
         def spec(way: adapters.Way) -> tuple[Identity, Start]:
-            read = Spec(read_file(config, LIMIT), config)
+            read = Spec(read_file(config, CONFIG_LIMIT), config)
             return identify(read, copied=True), read
 
         yield "", spec
         return
     file = path.parent / str(case["pod"])
-    pod = Pod(documents(file), str(file))
+    pod = pods.pod(documents(file), str(file), str(case.get("workload") or ""))
     if "namespace" in case:
         pod.metadata["namespace"] = case["namespace"]
     if "labels" in case:
@@ -196,8 +201,8 @@ def _containers(
     found = [each for each in pod.containers() if wanted in (None, each[1].get("name"))]
     if not found:
         raise CaseProblem(f"{error_path}: the pod has no container {wanted}")
-    for kind, container in found:
-        start = partial(pod.start, kind, container, given)
+    for types, container in found:
+        start = partial(pod.start, types, container, given)
         yield str(container.get("name")), lambda way, start=start: start(NRI in way)  # type: ignore[misc]  # mypy does not infer a lambda's default
 
 
@@ -215,7 +220,7 @@ def _failures(expected: dict[str, Any], decided: Plan | None, target: Start) -> 
     values = {name: value for name, equals, value in (entry.partition("=") for entry in target.env) if equals}
     yield from _differences("env", expected.get("env"), values)  # of a name that occurs twice, the last value counts
     wanted = {clean(str(path)): source for path, source in (expected.get("mounts") or {}).items()}
-    sources = {clean(str(mount["destination"])): str(mount.get("source")) for mount in target.mounts}
+    sources = {mount.path: mount.source for mount in target.mounts}
     yield from _differences("mount", wanted, sources)
     yield from _differences("annotation", expected.get("annotations"), target.annotations)
     if "edits" in expected and decided is not None:
@@ -273,24 +278,27 @@ def _list(value: Any, error_path: str) -> list[Any]:
 def test(places: list[str], policy_file: str | None, output: str) -> int:
     """Run all cases and print the results. Returns 1 if a case failed. Raises ReassertError, OSError."""
     outcomes = [run(path, policy_file) for path in files(places)]
-    {"table": _table, "junit": _junit, "json": _json}[output](outcomes)
+    if output in ("junit", "json"):
+        {"junit": _junit, "json": _json}[output](outcomes)
+    else:
+        print(_table(outcomes, columns(output)))
     return 1 if any(result.failures for outcome in outcomes for result in outcome.results) else 0
 
 
-def _table(outcomes: list[TestedFile]) -> None:
+def _table(outcomes: list[TestedFile], width: int) -> str:
     results = [result for outcome in outcomes for result in outcome.results]
+    failed = sum(bool(result.failures) for result in results)
+    parts = [f"{len(results) - failed} passed, {failed} failed"]
     for outcome in outcomes:
-        print(printable(f"{outcome.file} ({outcome.policy})"))
+        parts += ["", line(f"{outcome.file} ({outcome.policy})", width, 2)]
         rows = [
             [result.case, result.container, "FAIL" if result.failures else "pass", "; ".join(result.failures)]
             for result in outcome.results
         ]
-        print(table(rows, ["CASE", "CONTAINER", "RESULT", "WHY"]))
+        parts.append(table(rows, ["CASE", "CONTAINER", "RESULT", "WHY"], width))
         if outcome.rules_without_case:
-            print(printable(f"no case for: {', '.join(outcome.rules_without_case)}"))
-        print()
-    failed = sum(bool(result.failures) for result in results)
-    print(f"{len(results) - failed} passed, {failed} failed")
+            parts.append(line(f"no case for: {', '.join(outcome.rules_without_case)}", width, 2))
+    return "\n".join(parts)
 
 
 def _json(outcomes: list[TestedFile]) -> None:

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hook.core.base.errors import ReassertError, describe
-from hook.core.base.text import joined
-from hook.core.decide import Case
-from hook.core.policy.compiler import compile_bytes, read_source
-from hook.core.policy.model import AUDIT, Policy
-from hook.entry.write_spec import ANNOTATION
-from hook.node.terminal import counted, table
-from hook.node.words import words
+from hook.compile.compiler import compile_bytes
+from hook.compile.in_force import read_source
+from hook.core.policy.model import Policy
+from hook.core.reserve.node_paths import TRY
 from hook.ops.policy.show import effective
-
-if TYPE_CHECKING:
-    from hook.core.container.identity import Identity
-    from hook.core.container.start import Start
-    from hook.core.plan import Plan
-    from hook.ops.audit.inventory import Running
+from hook.resident.terminal import columns, table
 
 ABSENT = "-"
 
@@ -36,81 +27,17 @@ class Change:
     new: str
 
 
-@dataclass(frozen=True)
-class Affected:
-    """A running container about which the policies decide differently. `problem`: why `entries` are not known."""
-
-    id: str
-    container: str
-    engine: str
-    entries: tuple[str, ...]
-    problem: str = ""
-
-
-def diff(old: str, new: str, output: str, running: Callable[[], list[Running]] | None = None) -> int:
-    """Print the changes between two policy files, and which of the containers of `running` they affect.
-
-    Returns 1 if there is a change. Raises ReassertError.
-    """
-    before, after = _read(old), _read(new)
-    found = list(changes(before, after))
-    there: list[Affected] | None = None
-    count = 0
-    if running:
-        from hook.ops.audit.inventory import learn_all
-
-        containers = running()
-        for policy in (before, after):
-            learn_all(policy, containers)
-        count, there = len(containers), list(affected(before, after, containers))
+def diff(old: str, new: str, output: str) -> int:
+    """Print the changes between two policy files. Returns 1 if there is a change. Raises ReassertError."""
+    found = list(changes(_read(old), _read(new)))
     if output == "json":
-        told: dict[str, Any] = {"changes": [asdict(change) for change in found]}
-        if there is not None:
-            told["running"] = {"count": count, "affected": [asdict(container) for container in there]}
-        print(json.dumps(told, indent=2))
-        return 1 if found else 0
-    if found:
+        print(json.dumps({"changes": [asdict(change) for change in found]}, indent=2))
+    elif found:
         rows = [[change.rule or "(policy)", change.what, change.old, change.new] for change in found]
-        print(table(rows, ["RULE", "WHAT", "OLD", "NEW"]))
+        print(table(rows, ["RULE", "WHAT", "OLD", "NEW"], columns(output)))
     else:
         print("no change of meaning")
-    if there is not None:
-        print()
-        if there:
-            lines = [
-                [
-                    each.container,
-                    each.id[:12],
-                    each.engine or ABSENT,
-                    ", ".join(each.entries) or f"not known: {each.problem}",
-                ]
-                for each in there
-            ]
-            print(table(lines, ["CONTAINER", "ID", "ENGINE", "DECIDED DIFFERENTLY"]))
-        print(_sum(there, count))
     return 1 if found else 0
-
-
-def affected(old: Policy, new: Policy, containers: Iterable[Running]) -> Iterator[Affected]:
-    """The running containers that would start differently, and those about which that is not known."""
-    for each in containers:
-        about = each.id, each.title, each.engine
-        if each.identity is None:
-            yield Affected(*about, (), each.problem)
-            continue
-        try:
-            wrong, gone = compared(old, new, each.identity, each.spec())
-            if wrong or gone:
-                lost = f"its config.json does not say what it had without {', '.join(gone)}" if gone else ""
-                yield Affected(*about, tuple(wrong), lost)
-        except (ReassertError, OSError) as error:
-            yield Affected(*about, (), describe(error))
-
-
-def _sum(there: list[Affected], count: int) -> str:
-    unknown = sum(not each.entries for each in there)
-    text = f"{len(there) - unknown} of {counted(count, 'running container')} would start differently"
-    return text + (f"; of {unknown} it is not known" if unknown else "")
 
 
 def changes(old: Policy, new: Policy) -> Iterator[Change]:
@@ -118,7 +45,7 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
 
     A rule with another name and the same content is renamed.
     """
-    before, after = _flat(effective(old)["spec"]), _flat(effective(new)["spec"])
+    before, after = _fields(old), _fields(new)
     yield from _compared("", before, after)
     rules_before, rules_after = _rules(old), _rules(new)
     gone = {name: rule for name, rule in rules_before.items() if name not in rules_after}
@@ -139,34 +66,6 @@ def changes(old: Policy, new: Policy) -> Iterator[Change]:
             yield from _compared(name, rules_before[name], rules_after[name])
 
 
-def compared(old: Policy, new: Policy, identity: Identity, target: Start) -> tuple[list[str], list[str]]:
-    """How the results of two policies differ for a container, and what it got that the new one no longer reserves.
-
-    It reads the node's facts, as a container start does. Raises what a decision raises. A policy in Audit mode changes
-    nothing, except beside another one in Audit mode: then both are compared as if they were enforced.
-    """
-    audited = old.mode == new.mode == AUDIT
-    decided = [Case("diff", "", lambda policy=policy: policy).decide(identity, target) for policy in (old, new)]  # type: ignore[misc]  # mypy does not infer a lambda's default
-    in_force = [each for each in decided if audited or not each.audit_only()]
-    one, other = (_made(each) if each in in_force else {} for each in decided)
-    wrong = [name for name in {**one, **other} if one.get(name, ABSENT) != other.get(name, ABSENT)]
-    was, remains = (_reserved(each) if each in in_force else [] for each in decided)
-    return wrong, [name for name in was if ANNOTATION in target.annotations and name not in remains]
-
-
-def _made(decided: Plan) -> dict[str, str]:
-    """What a decision would change in the container, by the name of each entry."""
-    if reasons := decided.reasons():
-        return {"refusal": joined(reasons)}
-    return {f"{edit.kind} {edit.name}": words(edit)[1] for edit in decided.edits}
-
-
-def _reserved(decided: Plan) -> list[str]:
-    """The names of what a policy reserves in the container, changed or not."""
-    env = [*decided.env.values, *decided.env.absent]
-    return [*(f"env {name}" for name in env), *(f"mount {edit.name}" for edit in decided.mounts)]
-
-
 def _read(path: str) -> Policy:
     return compile_bytes(path, read_source(path)[0]).policy()
 
@@ -176,6 +75,12 @@ def _compared(rule: str, old: dict[str, str], new: dict[str, str]) -> Iterator[C
         before, after = old.get(what, ABSENT), new.get(what, ABSENT)
         if before != after:
             yield Change(rule, what, before, after)
+
+
+def _fields(policy: Policy) -> dict[str, str]:
+    """The fields of a policy but for its rules, with what is in force of nodePaths while rules are tried."""
+    tried = {f"nodePaths.{field}": "tried, as rules" for field, value in policy.node_paths.items() if value == TRY}
+    return _flat(effective(policy)["spec"]) | tried
 
 
 def _rules(policy: Policy) -> dict[str, dict[str, str]]:

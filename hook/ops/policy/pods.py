@@ -7,22 +7,23 @@ is given; what is not given and not needed by a policy is left out, such as the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hook.core.base.errors import ReassertError
-from hook.core.container.identity import CONTAINER, CONTAINERD, EPHEMERAL, INIT, Identity
+from hook.core.base.errors import ReassertError, named
+from hook.core.container.identity import CONTAINER, CONTAINERD, NOT_LISTED, Identity
 from hook.core.container.spec import JOINED, THE_NODES
 from hook.core.container.start import Start
-from hook.node.terminal import counted
+from hook.core.reserve.edits import Reason
+from hook.resident.terminal import counted
 
 UID = "00000000-0000-0000-0000-000000000000"
 """Used if the YAML has none: no pod of a cluster has this one."""
 
 _TEMPLATES = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job")
-_LISTS = ((INIT, "initContainers"), (CONTAINER, "containers"), (EPHEMERAL, "ephemeralContainers"))
+_LISTS = "initContainers", "containers", "ephemeralContainers"
 _VOLUMES = {
     "configMap": "kubernetes.io~configmap",
     "secret": "kubernetes.io~secret",
@@ -35,7 +36,7 @@ _OBJECTS = (
     *("configMapRef", "secretRef", "configMapKeyRef", "secretKeyRef"),
 )
 _OBJECT_LISTS = (
-    *(key for _, key in _LISTS),
+    *_LISTS,
     *("volumes", "volumeClaimTemplates", "env", "envFrom", "volumeMounts", "volumeDevices"),
 )
 _PROPAGATION = {"HostToContainer": "rslave", "Bidirectional": "rshared"}
@@ -60,56 +61,96 @@ class Given:
     secrets: dict[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def documents(path: str | Path) -> list[Any]:
-    """The documents of a YAML file. Raises PodProblem, OSError."""
+STDIN = "-"
+
+_BOOLEANS = re.compile(r"^(?:yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|true|True|TRUE|false|False|FALSE)$")
+"""What kubectl's YAML reads as true or false (YAML 1.1; sigs.k8s.io/yaml). YAML 1.2 knows true and false alone."""
+
+
+def documents(path: str | Path, content: bytes | None = None) -> list[Any]:
+    """The documents of a YAML or JSON file, read as kubectl does. `content`: the file's, if it was read already.
+
+    Raises PodProblem, OSError.
+    """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
     yaml = YAML(typ="safe", pure=True)
+    _ = yaml.resolver.versioned_resolver  # makes the list of YAML 1.2, to which the next line adds
+    yaml.resolver.add_version_implicit_resolver((1, 2), "tag:yaml.org,2002:bool", _BOOLEANS, list("yYnNoOtTfF"))
     try:
-        return [document for document in yaml.load_all(Path(path).read_bytes()) if document is not None]
+        found = yaml.load_all(Path(path).read_bytes() if content is None else content)
+        return [document for document in found if document is not None]
     except (YAMLError, ValueError, RecursionError) as error:
         raise PodProblem(f"{path}: not YAML: {' '.join(str(error).split())}") from None
 
 
-class Pod:
-    """A pod, or the template of one. The ConfigMaps and Secrets beside it in its file are `given` too."""
+def pods(found: list[Any], error_path: str) -> list[Pod]:
+    """The pods of the documents of one file: Pods, templates of pods, and those in Lists. Raises PodProblem.
 
-    def __init__(self, found: list[Any], error_path: str) -> None:
-        """`found`: documents of one file. Raises PodProblem."""
-        self.error_path = error_path
-        self._config_maps: dict[str, Mapping[str, str]] = {}
-        self._secrets: dict[str, Mapping[str, str]] = {}
-        pods: list[dict[str, Any]] = []
-        for document in _flat(found):
-            _check_shape(document, error_path)
-            kind = document.get("kind")
-            name = str((document.get("metadata") or {}).get("name", ""))
-            if kind == "ConfigMap":
-                self._config_maps[name] = _strings(document.get("data"))
-            elif kind == "Secret":
-                self._secrets[name] = {
-                    **_decoded(document.get("data"), error_path),
-                    **_strings(document.get("stringData")),
-                }
-            elif (template := _template(document)) is not None:
-                pods.append(template)
-        if len(pods) != 1:
-            there = counted(len(pods), "pod")
-            raise PodProblem(f"{error_path}: {there} in this file; it takes one Pod, or one object with a template")
-        self._pod = pods[0]
-        self.metadata: dict[str, Any] = self._pod.get("metadata") or {}
-        spec = self._pod.get("spec")
+    Objects of other kinds are left out, but for the ConfigMaps and Secrets, which each pod may refer to.
+    """
+    config_maps: dict[str, Mapping[str, str]] = {}
+    secrets: dict[str, Mapping[str, str]] = {}
+    workloads: list[tuple[str, dict[str, Any]]] = []
+    for document in _flat(found):
+        kind, name = str(document.get("kind")), _name(document)
+        if kind == "ConfigMap":
+            config_maps[name] = _strings(document.get("data"))
+        elif kind == "Secret":
+            secrets[name] = _Secret(document)
+        elif (template := _template(document, error_path)) is not None:
+            workloads.append((f"{kind}/{name}", template))
+    if not workloads:
+        kinds = ", ".join(dict.fromkeys(str(each.get("kind")) for each in _flat(found))) or "nothing"
+        raise PodProblem(
+            f"{error_path}: no pod in this file, which has {kinds}; give a Pod, an object with a template, or an "
+            "OCI config.json"
+        )
+    return [Pod(workload, template, config_maps, secrets, error_path) for workload, template in workloads]
+
+
+def pod(found: list[Any], error_path: str, workload: str = "") -> Pod:
+    """The one pod of a file, or that of a workload: its name, or KIND/NAME. Raises PodProblem."""
+    every = pods(found, error_path)
+    chosen = [each for each in every if workload in ("", each.workload, each.workload.partition("/")[2])]
+    if len(chosen) != 1:
+        there = ", ".join(each.workload for each in every)
+        raise PodProblem(f"{error_path}: {counted(len(chosen), 'pod')} to choose from; name one as workload: {there}")
+    return chosen[0]
+
+
+class Pod:
+    """A pod, or the template of one.
+
+    `workload`: KIND/NAME of the object. `not_given`: env names whose value is of a ConfigMap or Secret that is neither
+    in the file nor given, with its kind and name, by container; `PREFIX*` for all of its keys (`envFrom`).
+    """
+
+    def __init__(
+        self,
+        workload: str,
+        pod: dict[str, Any],
+        config_maps: dict[str, Mapping[str, str]],
+        secrets: dict[str, Mapping[str, str]],
+        error_path: str,
+    ) -> None:
+        """`config_maps`, `secrets`: those beside it in its file, by name. Raises PodProblem."""
+        self.workload, self.error_path = workload, error_path
+        self._config_maps, self._secrets, self._pod = config_maps, secrets, pod
+        self.not_given: dict[str, dict[str, str]] = {}
+        self.metadata: dict[str, Any] = pod.get("metadata") or {}
+        spec = pod.get("spec")
         if not isinstance(spec, dict) or not isinstance(spec.get("containers"), list):
-            raise PodProblem(f"{error_path}: the pod has no spec.containers")
+            raise PodProblem(f"{error_path}: {workload} has no spec.containers")
         self.spec: dict[str, Any] = spec
 
-    def containers(self) -> list[tuple[str, dict[str, Any]]]:
-        """The type of each container, and the container."""
-        return [(kind, each) for kind, key in _LISTS for each in self.spec.get(key) or []]
+    def containers(self) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+        """The types that each container may have on a node (Identity.types), and the container."""
+        return [(_types(key, each), each) for key in _LISTS for each in self.spec.get(key) or []]
 
     def start(
-        self, kind: str, container: dict[str, Any], given: Given, sees_annotations: bool = True
+        self, types: tuple[str, ...], container: dict[str, Any], given: Given, sees_annotations: bool = True
     ) -> tuple[Identity, Start]:
         """What the engine would be asked to start. `sees_annotations`: the pod's, as NRI; config.json has none.
 
@@ -120,13 +161,13 @@ class Pod:
         identity = Identity(
             CONTAINERD,
             True,
-            str(meta.get("namespace") or "default"),
-            str(meta.get("name") or meta.get("generateName") or "pod"),
-            str(meta.get("uid") or UID),
-            name,
-            (kind,),
-            str(container.get("image") or "") or None,
-            _strings(meta.get("labels")),
+            namespace=str(meta.get("namespace") or "default"),
+            pod=str(meta.get("name") or meta.get("generateName") or "pod"),
+            uid=str(meta.get("uid") or UID),
+            container=name,
+            types=types,
+            image=str(container.get("image") or "") or None,
+            labels=_strings(meta.get("labels")),
         )
         env = self._env(container, given, identity)
         start = Start(
@@ -135,27 +176,46 @@ class Pod:
             devices=[{"path": str(d.get("devicePath")), "type": "b"} for d in container.get("volumeDevices") or []],
             shared_processes=self._shared_processes(container),
         )
+        start.has_users = self.spec.get("hostUsers") is False
         if sees_annotations:
             start.pod_annotations = _strings(meta.get("annotations"))
         return identity, start
 
+    def check_needed(self, denials: Iterable[Reason]) -> None:
+        """Raises PodProblem if a refusal is for a value that is not given: it may be the one that the policy wants."""
+        for name, lacking in [item for found in self.not_given.values() for item in found.items()]:
+            if any(reason.kind == "env" and named(name) in reason.message for reason in denials):
+                why = f"{lacking} is not given, and the policy refuses another value of {name}"
+                raise PodProblem(f"{self.error_path}: {why}: put it into the same file, or into the case")
+
     def _shared_processes(self, container: dict[str, Any]) -> str:
         """What `shared_processes` of hook.core.container.spec returns for what kubelet asks an engine for."""
-        if self.spec.get("hostPID"):
+        if self._true(self.spec, "hostPID"):
             return THE_NODES
-        joins = self.spec.get("shareProcessNamespace") or container.get("targetContainerName")
+        joins = self._true(self.spec, "shareProcessNamespace") or container.get("targetContainerName")
         return f"{JOINED} of others" if joins else ""
+
+    def _true(self, mapping: dict[str, Any], field: str) -> bool:
+        """A boolean field. Raises PodProblem for a text, which the API server refuses too."""
+        value = mapping.get(field)
+        if value is not None and not isinstance(value, bool):
+            raise PodProblem(f"{self.error_path}: {self.workload}: {field}: {value!r} is not true or false")
+        return bool(value)
 
     def _env(self, container: dict[str, Any], given: Given, identity: Identity) -> list[str]:
         """The pod's env as kubelet makes it: envFrom, then env, in which $(NAME) of earlier names is replaced."""
         values: dict[str, str] = {}
         maps, secrets = {**given.config_maps, **self._config_maps}, {**given.secrets, **self._secrets}
+        self.not_given.pop(identity.container or "", None)
         for source in container.get("envFrom") or []:
             prefix = str(source.get("prefix") or "")
             for key, known, what in (("configMapRef", maps, "ConfigMap"), ("secretRef", secrets, "Secret")):
                 if key in source:
                     data = self._data(source[key], known, what)
-                    values.update((prefix + name, value) for name, value in data.items())
+                    if data is None:
+                        lacking = f"{what} {_name_of(source[key])}"
+                        self.not_given.setdefault(identity.container or "", {})[f"{prefix}*"] = lacking
+                    values.update((prefix + name, value) for name, value in (data or {}).items())
         for entry in container.get("env") or []:
             name = str(entry.get("name", ""))
             if "valueFrom" in entry:
@@ -169,13 +229,13 @@ class Pod:
             values[name] = _expanded(value or "", values)
         return [f"{name}={value}" for name, value in values.items()]
 
-    def _data(self, reference: Any, known: dict[str, Mapping[str, str]], what: str) -> Mapping[str, str]:
-        name = str((reference or {}).get("name", ""))
-        if name in known:
-            return known[name]
-        if (reference or {}).get("optional"):
-            return {}
-        raise PodProblem(f"{self.error_path}: {what} {name} is not given: put it into the same file, or into the case")
+    def _data(self, reference: Any, known: dict[str, Mapping[str, str]], what: str) -> Mapping[str, str] | None:
+        """The data of a ConfigMap or Secret; None if it is elsewhere. Raises PodProblem."""
+        name = _name_of(reference)
+        found = known.get(name)
+        if isinstance(found, _Secret):
+            return found.decoded(self.error_path)
+        return {} if found is None and (reference or {}).get("optional") else found
 
     def _value_from(
         self,
@@ -190,6 +250,10 @@ class Pod:
                 reference = origin[field_] or {}
                 data = self._data(reference, known, what)
                 key = str(reference.get("key", ""))
+                if data is None:
+                    lacking = f"{what} {_name_of(reference)}"
+                    self.not_given.setdefault(identity.container or "", {})[name] = lacking
+                    return f"<{lacking}/{key}>"
                 if key in data or reference.get("optional"):
                     return data.get(key)
                 raise PodProblem(f"{self.error_path}: env {name}: {what} {reference.get('name')} has no key {key}")
@@ -220,7 +284,8 @@ class Pod:
             source = self._source(name, volumes.get(name, {}))
             below = str(mount.get("subPath") or mount.get("subPathExpr") or "").strip("/")
             propagation = _PROPAGATION.get(str(mount.get("mountPropagation")), "rprivate")
-            options = ["rbind", propagation, "ro" if mount.get("readOnly") else "rw"]
+            read_only = "rro" if mount.get("recursiveReadOnly") == "Enabled" else "ro"
+            options = ["rbind", propagation, read_only if self._true(mount, "readOnly") else "rw"]
             yield {
                 "destination": path if path.startswith("/") else "/" + path,
                 "type": "bind",
@@ -235,11 +300,18 @@ class Pod:
         return f"/var/lib/kubelet/pods/{self.metadata.get('uid') or UID}/volumes/{kind}/{name}"
 
 
+def _types(key: str, container: dict[str, Any]) -> tuple[str, ...]:
+    """What kubelet's PodResources tells of a container in one of _LISTS: it lists sidecars among the app containers."""
+    is_sidecar = key == _LISTS[0] and container.get("restartPolicy") == "Always"
+    return (CONTAINER,) if key == _LISTS[1] or is_sidecar else NOT_LISTED
+
+
 def _flat(found: list[Any]) -> Iterator[dict[str, Any]]:
-    """The objects, also those of a List."""
+    """The objects, also those of a List, of a PodList and the like."""
     for document in found:
-        if isinstance(document, dict) and document.get("kind") == "List":
-            yield from _flat(document.get("items") or [])
+        if isinstance(document, dict) and isinstance(document.get("items"), list):
+            kind = str(document.get("kind")).removesuffix("List")  # the items of a typed list have no kind
+            yield from _flat([{"kind": kind, **each} for each in document["items"] if isinstance(each, dict)])
         elif isinstance(document, dict):
             yield document
 
@@ -256,15 +328,23 @@ def _check_shape(found: dict[str, Any], error_path: str) -> None:
             _check_shape(each, error_path)
 
 
-def _template(document: dict[str, Any]) -> dict[str, Any] | None:
-    """A pod of an object: of a Pod the object itself, of a Deployment and its kin the template. None of any other."""
-    kind, spec = document.get("kind"), document.get("spec") or {}
+def _template(document: dict[str, Any], error_path: str) -> dict[str, Any] | None:
+    """A pod of an object: of a Pod the object itself, of a Deployment and its kin the template. None of any other.
+
+    Also of a custom resource with a pod's template at the same place, such as a Rollout. Raises PodProblem.
+    """
+    kind, spec = document.get("kind"), document.get("spec")
+    is_known = kind in ("Pod", "CronJob", *_TEMPLATES)
+    template = spec.get("template") if isinstance(spec, dict) else None
+    inner = template.get("spec") if isinstance(template, dict) else None
+    if not is_known and not (isinstance(inner, dict) and isinstance(inner.get("containers"), list)):
+        return None
+    _check_shape(document, f"{error_path}: {kind}/{_name(document)}")
     if kind == "Pod":
         return document
+    spec = spec or {}
     if kind == "CronJob":
         spec = (spec.get("jobTemplate") or {}).get("spec") or {}
-    elif kind not in _TEMPLATES:
-        return None
     template = spec.get("template") or {}
     own = document.get("metadata") or {}
     metadata = {"name": own.get("name"), "namespace": own.get("namespace"), **(template.get("metadata") or {})}
@@ -275,13 +355,32 @@ def _strings(data: Any) -> dict[str, str]:
     return {str(key): str(value) for key, value in data.items()} if isinstance(data, dict) else {}
 
 
-def _decoded(data: Any, error_path: str) -> dict[str, str]:
-    import base64
+def _name(document: dict[str, Any]) -> str:
+    metadata = document.get("metadata")
+    return str((metadata.get("name") or metadata.get("generateName") or "") if isinstance(metadata, dict) else "")
 
-    try:
-        return {key: base64.b64decode(value).decode() for key, value in _strings(data).items()}
-    except ValueError:
-        raise PodProblem(f"{error_path}: a Secret's data is not base64 of UTF-8 text") from None
+
+def _name_of(reference: Any) -> str:
+    return str(reference.get("name", "")) if isinstance(reference, dict) else ""
+
+
+class _Secret(dict[str, str]):
+    """A Secret. Its data is decoded where env needs it: a keystore, or a placeholder of an example, is only mounted."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._data = _strings(document.get("data"))
+        self._name = _name(document)
+        super().__init__(_strings(document.get("stringData")))
+
+    def decoded(self, error_path: str) -> Mapping[str, str]:
+        """Its texts. Bytes that are not UTF-8 are kept, as kubelet passes them on. Raises PodProblem."""
+        import base64
+
+        try:
+            decoded = {key: base64.b64decode(value, validate=True) for key, value in self._data.items()}
+        except ValueError:
+            raise PodProblem(f"{error_path}: the data of Secret {self._name} is not base64") from None
+        return {**{key: value.decode("utf-8", "surrogateescape") for key, value in decoded.items()}, **self}
 
 
 def _expanded(text: str, values: Mapping[str, str]) -> str:

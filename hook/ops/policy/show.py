@@ -11,13 +11,14 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
+from hook.compile.in_force import stored_header
 from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable, printable_lines
 from hook.core.policy import store
-from hook.core.policy.compiler import stored_header
-from hook.core.policy.entries import ABSENT, ALLOCATED, EXCLUSIVE, FILE, KEEP, Env, Mount
+from hook.core.policy.entries import EXCLUSIVE, Mount
 from hook.core.policy.model import AUDIT, ENFORCE, MIXED, Policy, Rule
 from hook.core.reserve.allocated import VOLUMES_ABOVE
+from hook.core.reserve.node_paths import REFUSE, REPORT
 
 
 class NotPermitted(ReassertError):
@@ -49,11 +50,11 @@ def show(source: str, store_directory: str, output: str) -> int:
         if policy.missing:
             print("# containers of kube-system start; all others are refused until the policy file is valid")
         else:
-            sys.stdout.write(_yaml(document))
+            sys.stdout.write(as_yaml(document))
     return 1 if policy.warning or policy.missing else 0
 
 
-def _yaml(document: dict[str, Any]) -> str:
+def as_yaml(document: dict[str, Any]) -> str:
     """The document as YAML, with characters that a terminal could interpret escaped as YAML escapes them."""
     for readable in (True, False):
         yaml = YAML()
@@ -93,17 +94,23 @@ def effective(policy: Policy, trust: dict[str, Any] | None = None) -> dict[str, 
         "apiVersion": "reassert/v1",
         "kind": "NodePolicy",
         "spec": {
-            "mode": policy.mode,
+            "mode": ENFORCE if policy.mode == MIXED else policy.mode,  # each rule has its own
             "failurePolicy": policy.failure_policy,
             "onMissingFiles": policy.on_missing_files,
             "exclude": {key: value for key, value in exclude.items() if value},
             "kubelet": {"root": policy.kubelet_root},
             **({"eventLog": _event_log(policy.event_log)} if policy.event_log else {}),
             **({"allowedAnnotations": policy.allowed_annotations} if policy.allowed_annotations else {}),
-            "nodePaths": policy.node_paths,
+            "nodePaths": _node_paths(policy),
             "rules": [_rule(rule, policy.mode, (trust or {}).get(rule.name)) for rule in policy.candidates(None)],
         },
     }
+
+
+def _node_paths(policy: Policy) -> dict[str, Any]:
+    """As the file has it, with the defaults; not one that is on trial with the rules, as it would not be if given."""
+    defaults = {field: value for field, value in policy.node_paths.items() if value in (REFUSE, REPORT)}
+    return {**defaults, **policy.given}
 
 
 def _event_log(settings: list[Any]) -> dict[str, Any]:
@@ -127,14 +134,14 @@ def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]
     if trust:
         shown["trust"] = trust
     if rule.env:
-        shown["env"] = [_env(env) for env in rule.env]
+        shown["env"] = [{"name": env.name, **env.as_written()} for env in rule.env]
     if rule.mounts:
         shown["mounts"] = [_mount(mount) for mount in rule.mounts]
     if trust:
         _say_origin(shown, trust)
-    shown.update({field: entries for field, entries in rule.raw_lists.items() if field != EXCLUSIVE})
+    shown.update({field: entries for field, entries in rule.raw.items() if field != EXCLUSIVE})
     parts: dict[str, Any] = {p: "Allow" if p == VOLUMES_ABOVE else True for p in rule.allocations}
-    parts.update({EXCLUSIVE: rule.raw_lists[EXCLUSIVE]} if EXCLUSIVE in rule.raw_lists else {})
+    parts.update({EXCLUSIVE: rule.raw[EXCLUSIVE]} if EXCLUSIVE in rule.raw else {})
     if parts:
         shown["deviceAllocations"] = parts
     shown["onConflict"] = "Deny" if rule.deny else "Override"
@@ -143,7 +150,7 @@ def _rule(rule: Rule, mode: str, trust: dict[str, Any] | None) -> dict[str, Any]
 
 def _say_origin(shown: dict[str, Any], trust: dict[str, Any]) -> None:
     """Give each entry of a rule that comes from its `trust` a comment: the stacks or distributions that it is for."""
-    from hook.core.policy.trust import entries
+    from hook.compile.trust import entries
 
     for (field, key), made in zip((("env", "name"), ("mounts", "mountPath")), entries(trust), strict=True):
         for index, entry in enumerate(shown.get(field, ())):
@@ -153,31 +160,20 @@ def _say_origin(shown: dict[str, Any], trust: dict[str, Any]) -> None:
                 said.yaml_add_eol_comment(f"from trust: {ids}", key)
 
 
-def _env(env: Env) -> dict[str, Any]:
-    if env.source == ALLOCATED:
-        default = KEEP if env.keep else env.text
-        shown: dict[str, Any] = {} if default is None else {"default": default}
-        if env.trusted:
-            shown["trusted"] = env.trusted
-        return {"name": env.name, "valueFrom": {"deviceAllocation": shown}}
-    if env.source == FILE:
-        return {"name": env.name, "valueFrom": {"file": env.text}}
-    return {"name": env.name, "absent": True} if env.source == ABSENT else {"name": env.name, "value": env.text}
-
-
 def _mount(mount: Mount) -> dict[str, Any]:
     below = {"allowBelow": mount.allow_below} if mount.allow_below else {}
     if not mount.source and not mount.volume:
         return {"mountPath": mount.destination, "absent": True, **below}
-    size = mount.volume[2] if mount.volume else 0
+    empty_dir = mount.volume if len(mount.volume) > 1 else ()
+    size = empty_dir[2] if empty_dir else 0
     limit = {"sizeLimit": str(size)} if size > 0 else {}
     volume = {"emptyDir": {"medium": "" if size < 0 else "Memory", **limit}}
     return {
-        **(volume if mount.volume else {"hostPath": mount.source}),
+        **(volume if empty_dir else {"hostPath": mount.source or mount.volume[0]}),
         "mountPath": mount.destination,
         "readOnly": "ro" in mount.options,
         "options": [option for option in mount.options if option not in ("ro", "rw")],
         **below,
-        **({} if mount.volume else {"onMissingSource": "Skip" if mount.skip_missing else "Fail"}),
+        **({} if empty_dir else {"onMissingSource": "Skip" if mount.skip_missing else "Fail"}),
         "volumesAbove": "Allow" if mount.volumes_above else "Refuse",
     }

@@ -1,6 +1,7 @@
 """`reassert trust build`: from the sources to a new generation.
 
-The certificates are parsed, and the files made of them, in a child without rights (hook.ops.trust.apart).
+The certificates are parsed, and the files made of them, in a child without any right (hook.inside.workers): a
+certificate that exploits the parser gets none. What the child answers is checked like input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,12 +21,13 @@ from hook.core.base.errors import ReassertError, describe
 from hook.core.base.system import Untrusted, timestamp, trusted
 from hook.core.base.text import printable
 from hook.core.policy import trust_layout as layout
+from hook.inside.workers import without_any_right
 from hook.ops.trust import formats
-from hook.ops.trust.apart import apart
-from hook.ops.trust.certificate import Certificate, TrustError
+from hook.ops.trust.certificate import Certificate
+from hook.ops.trust.errors import TrustError
 from hook.ops.trust.generation import Store, digests, read_tree
 from hook.ops.trust.judge import LEFT_OUT, Judged, judge
-from hook.ops.trust.source import Files, added_cas, parsed, system_roots
+from hook.ops.trust.source import ENDINGS, Files, added_cas, parsed, skipped, system_roots
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def _in_force(store: Store) -> str:
     return f"generation {numbers[-1]} stays in force" if numbers else "no trust store was made"
 
 
-FORMAT = 2
+FORMAT = 3
 """Changes when the same certificates would make other files; a store of another format is built again."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*")
@@ -92,7 +94,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)
 def _build(store: Store, sources: Sources) -> Built:
     added = added_cas(sources.add, sources.directory)
     system = [] if sources.no_system else system_roots(sources.system)
-    certificates, warnings, files = _understood(apart(lambda: _made(added, system, sources)))
+    certificates, warnings, files = _understood(in_a_child(lambda: _made(added, system, sources)))
     old = store.manifest()
     if old and not sources.allow_removal:
         _refuse_removal(old, certificates)
@@ -113,6 +115,29 @@ def _build(store: Store, sources: Sources) -> Built:
         repaired = store.complete(number)
     store.prune()
     return Built(number, is_new, repaired, certificates, [*warnings, *_warnings(store, certificates, sources)])
+
+
+_ANSWER_LIMIT = 256 << 20
+"""Bytes of the child's answer."""
+
+
+def in_a_child(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What a function returns in a child without rights. Raises TrustError, also for what it raises there; OSError."""
+
+    def told() -> dict[str, Any]:
+        try:
+            return work()
+        except (ReassertError, OSError) as error:
+            return {"error": describe(error), "details": getattr(error, "details", [])}
+
+    answer = without_any_right(told, _ANSWER_LIMIT)
+    try:
+        if "error" in answer:
+            raise TrustError(str(answer["error"]), [str(line) for line in answer["details"]])
+        return dict(answer)
+    except (ValueError, TypeError, KeyError):
+        text = "the child process that reads the certificates failed"
+        raise TrustError(f"{text}; one of the sources may be made to crash it") from None
 
 
 def _made(added: Files, system: Files, sources: Sources) -> dict[str, Any]:
@@ -211,6 +236,11 @@ def _warnings(store: Store, certificates: list[dict[str, Any]], sources: Sources
     if not any(one["added"] for one in certificates):
         directory = sources.directory or layout.SOURCES
         found.append(f"warning: no CA was added: {directory} has none. Put its certificate there, or name it: --add")
+    endings = ", ".join(ENDINGS)
+    found += [
+        printable(f"warning: {file}: not read, and it seems to hold a certificate; a file's name must end in {endings}")
+        for file in skipped(sources.add, sources.directory)
+    ]
     if os.geteuid() != 0:
         return found
     paths = dict.fromkeys([str(store.directory.resolve()), *(one["file"] for one in certificates)])

@@ -6,7 +6,7 @@ import binascii
 import hashlib
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -18,15 +18,21 @@ from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.serialization import pkcs7
 from cryptography.utils import CryptographyDeprecationWarning
 
-from hook.core.base.errors import ReassertError
-from hook.core.base.text import printable, printable_lines
+from hook.core.base.text import printable
 from hook.ops.trust import der
+from hook.ops.trust.errors import TrustError
 
 warnings.filterwarnings("ignore", category=CryptographyDeprecationWarning)  # such as a root's serial number of 0
 warnings.filterwarnings("ignore", "Attribute's length", UserWarning)  # such as a country of three letters in a name
 
 _BEGIN = re.compile(rb"(?:\xef\xbb\xbf)?[ \t]*-----BEGIN ([^-\r\n]*)-----[\x01-\x20\x80-\xff]*$")
 """OpenSSL drops such bytes at a line's end, also those of 128 and more: its `char` has a sign."""
+BEGIN = b"-----BEGIN "
+"""What a file in PEM has."""
+
+_JOINED = b"-----" + BEGIN
+"""The end of an entry and the beginning of the next one, of files that were put together without a newline."""
+
 _CERTIFICATE = ("CERTIFICATE", "X509 CERTIFICATE")
 _PKCS12 = b"\x02\x01\x03\x30"
 """Its version and the beginning of its first part; a certificate begins with a part."""
@@ -48,15 +54,6 @@ _TEXT = tuple(
 """Types of strings that OpenSSL compares as text."""
 
 _KEY = "a private key, not a certificate; remove it from the file, and keep it where only its owner can read it"
-
-
-class TrustError(ReassertError):
-    """No trust store can be made of this. The message names file, entry and remedy; `details` are more lines."""
-
-    def __init__(self, message: str, details: Sequence[str] = ()) -> None:
-        super().__init__(message)
-        self.details = list(details)
-        self.outcome = printable_lines("\n".join(self.details))  # for the terminal (hook.cli.main)
 
 
 @dataclass(frozen=True)
@@ -199,8 +196,9 @@ def _canonical(attribute: x509.NameAttribute[str | bytes]) -> x509.NameAttribute
 
 def certificates(data: bytes, file: str, added: bool, limit: int) -> list[Certificate]:
     """All certificates of a file's content: PEM, DER, or PKCS#7 in either. Raises TrustError for a bad entry."""
-    if b"-----BEGIN " not in data:
+    if BEGIN not in data:
         return _of_der(data, Place(file), added)
+    _refuse_der_beside(data, file)
     found: list[Certificate] = []
     for number, (line, label, body) in enumerate(_blocks(data, file), 1):
         place = Place(file, number, line)
@@ -219,11 +217,30 @@ def certificates(data: bytes, file: str, added: bool, limit: int) -> list[Certif
     return found
 
 
+def _refuse_der_beside(data: bytes, file: str) -> None:
+    """Raises TrustError for a file in PEM that begins or ends with a certificate in DER, which would be skipped."""
+    ends = data.rfind(b"-----") + 5
+    for part, where in ((data, "before"), (data[ends:].lstrip(b"\r\n"), "behind")):
+        if part[:2] in (b"\x30\x82", b"\x30\x83"):  # a certificate's length takes two bytes or more; no text begins so
+            raise TrustError(f"{file}: binary data (DER) {where} the entries in PEM; give each its own file")
+
+
+def _lines(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The lines of a PEM file, by number. Two entries on one line are two; a file of CR alone has lines too."""
+    for number, line in enumerate(data.split(b"\n" if b"\n" in data else b"\r"), 1):
+        first, joined, second = line.partition(_JOINED)
+        if not joined:
+            yield number, line
+        else:
+            yield number, first + b"-----"
+            yield number, BEGIN + second
+
+
 def _blocks(data: bytes, file: str) -> Iterator[tuple[int, str, bytes]]:
     """The entries of a PEM file: the line of BEGIN, the label, and the text up to END. Other text is a comment."""
     start, label, body = 0, b"", bytearray()
     count = 0
-    for number, line in enumerate(data.split(b"\n"), 1):
+    for number, line in _lines(data):
         if b"-----" not in line:
             if start:
                 body += line
@@ -238,10 +255,17 @@ def _blocks(data: bytes, file: str) -> Iterator[tuple[int, str, bytes]]:
             start = 0
         elif start:
             break
+        elif BEGIN in line and not line.lstrip().startswith(b"#"):
+            raise TrustError(
+                f"{file}: line {number}: text stands before or behind -----BEGIN on its line, so that no program reads "
+                "the entry; give BEGIN, END and each 64 characters between them a line of their own"
+            )
     if start:
         place = Place(file, count, start)
         end = f"-----END {label.decode('ascii', 'backslashreplace')}-----"
         raise TrustError(f"{place}: no line {end} ends it; copy the whole entry again")
+    if not count:
+        raise TrustError(f"{file}: no entry: each -----BEGIN stands in a comment")
 
 
 def _decoded(body: bytes, place: Place) -> bytes:

@@ -8,11 +8,18 @@ import sys
 
 from hook.core.base.errors import Usage
 from hook.core.policy import trust_layout as layout
+from hook.resident import oplog
+from hook.resident.parser import add_log_options
+from hook.resident.terminal import WIDE, columns, line
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Adds the commands of `reassert trust` to the parser. Their modules, and `cryptography`, are imported when run."""
-    trust = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    parser.epilog = (
+        "update-ca-certificates, update-ca-trust and packages with CA files fail in containers that have the store "
+        "over their image's files. `mount: Aside` of a rule is for these (docs/trust.md)."
+    )
+    trust = parser.add_subparsers(title="commands", metavar="COMMAND")
     build = trust.add_parser(
         "build", help="make a trust store of the system's roots and your CAs, in every format that programs read"
     )
@@ -33,6 +40,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     build.add_argument(
         "--allow-removal", action="store_true", help="build even if certificates of the last generation would be lost"
     )
+    add_log_options(build)
     build.set_defaults(run=_build)
     check = trust.add_parser(
         "check", help="print what a container of each distribution would trust; exit status 1 if something is wrong"
@@ -41,6 +49,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     check.add_argument(
         "--policy", metavar="FILE", help="check the env and mounts of this policy (default: every directory is mounted)"
     )
+    check.add_argument("-o", "--output", choices=("table", WIDE), default="table")
     check.set_defaults(run=_check)
 
 
@@ -71,17 +80,20 @@ def _build(options: argparse.Namespace) -> int:
     sources = Sources(options.add, options.system, options.no_system, options.allow_removal, cas)
     built = build(directory, sources)
     for warning in built.warnings:
-        print(warning, file=sys.stderr)
+        if oplog.is_active():
+            oplog.warning("trust.warning", store=directory, warning=warning.removeprefix("warning: "))
+        else:
+            print(warning, file=sys.stderr)
     added, total = len(built.added), len(built.certificates)
+    known = {"certificates": total, "added": added, "new": built.is_new, "repaired": built.repaired}
+    oplog.info("trust.built", store=directory, generation=built.number, **known)
     state = "new" if built.is_new else "unchanged; its live files were repaired" if built.repaired else "unchanged"
-    print(
-        f"{directory}: generation {built.number} ({state}): {total} certificates, "
-        f"{total - added} system roots and {added} added"
-    )
+    said = f"{directory}: generation {built.number} ({state}): {total} certificates, "
+    print(line(f"{said}{total - added} system roots and {added} added", columns(), 2))
     return 0
 
 
 def _check(options: argparse.Namespace) -> int:
     from hook.ops.trust.check import check
 
-    return check(_directory(options), options.policy)
+    return check(_directory(options), options.policy, columns(options.output))

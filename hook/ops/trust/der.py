@@ -44,3 +44,16 @@ def sequence(*content: bytes) -> bytes:
         return bytes((_SEQUENCE, size)) + body
     length = size.to_bytes((size.bit_length() + 7) // 8)
     return bytes((_SEQUENCE, 0x80 | len(length))) + length + body
+
+
+def dotted(identifier: bytes) -> str:
+    """An object identifier, with its tag, in numbers and dots."""
+    numbers, number = [], 0
+    _, at, last = value(identifier)
+    for byte in identifier[at:last]:
+        number = number << 7 | byte & 0x7F
+        if byte < 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2) if numbers else 0
+    return ".".join(map(str, [first, *[n - 40 * first for n in numbers[:1]], *numbers[1:]]))

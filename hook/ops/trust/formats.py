@@ -11,6 +11,7 @@ from hook.core.policy import trust_layout as layout
 from hook.ops.trust import der
 from hook.ops.trust.certificate import Certificate
 from hook.ops.trust.judge import Judged
+from hook.ops.trust.readers import JAVA, readable
 
 
 def files(judged: Judged) -> dict[str, bytes]:
@@ -23,7 +24,7 @@ def _set(kept: list[Certificate], added: list[Certificate]) -> dict[str, bytes]:
     """One set of certificates in every format, with the added ones in a file of their own."""
     bundle = b"".join(_titled(certificate) for certificate in kept)
     only_added = b"".join(_titled(certificate) for certificate in added)
-    java = java_store(kept)
+    java = java_store(readable(kept, JAVA))
     named = {layout.BUNDLE: bundle, layout.ADDED: only_added, layout.JAVA: java}
     directory = {f"{certificate.file_name}.pem": certificate.pem for certificate in kept} | hashed_directory(kept)
     directory |= {layout.BUNDLE: bundle, layout.CERTS_BUNDLE: bundle}
@@ -55,12 +56,19 @@ def hashed_directory(certificates: Iterable[Certificate]) -> dict[str, bytes]:
     return found
 
 
+_EMPTY = bytes.fromhex("3016 020103 3011 06092a864886f70d010701 a004 0402 3000")
+"""A PKCS12 store with nothing in it (RFC 7292)."""
+
+
 def java_store(certificates: Iterable[Certificate]) -> bytes:
     """A PKCS12 trust store, neither encrypted nor with a MAC.
 
     A JVM reads its default store without a password, and finds nothing in one that is encrypted. With the password, it
     would verify a MAC. cryptography makes one for the empty password: the last of the three parts (RFC 7292, 4).
     """
+    certificates = list(certificates)
+    if not certificates:
+        return _EMPTY
     entries = [
         pkcs12.PKCS12Certificate(certificate.parsed, certificate.file_name.lower().encode())
         for certificate in certificates

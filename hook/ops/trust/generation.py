@@ -26,11 +26,11 @@ from typing import Any
 
 from hook.core.base.system import write_all
 from hook.core.policy.trust_layout import GENERATIONS, LIVE, MANIFEST
+from hook.inside.rights import SYS_PTRACE
 from hook.node.change.journal import lock
 from hook.node.change.tree import sync
-from hook.node.rights import SYS_PTRACE
 from hook.node.systemd import wait_until
-from hook.ops.trust.certificate import TrustError
+from hook.ops.trust.errors import TrustError
 
 KEEP = 3
 """Number of newest generations that stay. Older ones stay while a process has a mount of them."""

@@ -9,6 +9,7 @@
 | not yet valid | kept: programs ignore it until then, and nothing would build the store again on that day |
 | other weak key, or signed with MD5 or SHA-1 by another CA | kept: programs decide, by their own settings |
 | not self-signed, without its issuer | kept: OpenSSL-based programs need the issuer too |
+| refused by Java or Go (hook.ops.trust.readers) | kept, but for Java's store, of which one such entry would cost all |
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from datetime import datetime
 
 from hook.core.base.text import printable
 from hook.ops.trust.certificate import Certificate
+from hook.ops.trust.readers import GO, JAVA, refusals
 
 LEFT_OUT, WARNING = "left out", "warning"
 _BROKEN_RSA = 1024
@@ -97,8 +99,16 @@ def _doubtful(certificate: Certificate, now: datetime) -> Iterator[str]:
     kind, bits = certificate.key()
     if bits and bits < _LEAST.get(kind, 0):
         yield f"weak: {kind} key of {bits} bits; OpenSSL refuses it at Debian's and RHEL's security level"
+    for reader, reason in refusals(certificate).items():
+        yield _WITHOUT[reader].format(reason)
     if not certificate.self_issued and certificate.signature() in _WEAK_HASHES:
         yield f"weak: signed with {certificate.signature().upper()} by {certificate.issuer}"
+
+
+_WITHOUT = {
+    JAVA: "Java cannot read it: {}. It is left out of java/cacerts, which could not be loaded with it",
+    GO: "Go cannot read it: {}. Programs in Go do not trust it",
+}
 
 
 def _without_issuer(kept: Iterable[Certificate]) -> list[Remark]:

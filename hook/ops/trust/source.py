@@ -1,7 +1,7 @@
 """The files that certificates are read from: the node's system roots, and the operator's CAs.
 
 Reading them needs root's rights, parsing them does not: `parsed` is for a process without rights
-(hook.ops.trust.apart).
+(hook.ops.trust.build.in_a_child).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import stat
 from hook.core.base.errors import TooLarge, Undecided, describe
 from hook.core.base.system import read_file, trusted
 from hook.core.policy.trust_layout import SOURCES
-from hook.ops.trust.certificate import Certificate, TrustError, certificates
+from hook.ops.trust.certificate import BEGIN, Certificate, certificates
+from hook.ops.trust.errors import TrustError
 
 FILE_LIMIT = 16 << 20
 """Maximum size of one file in bytes."""
@@ -87,6 +88,24 @@ def _files(path: str) -> list[str]:
         return [path]
     names = sorted(name for name in os.listdir(path) if name.lower().endswith(ENDINGS) and not name.startswith("."))
     return [os.path.join(path, name) for name in names]
+
+
+def skipped(paths: list[str] | None, directory: str | None) -> list[str]:
+    """The files of the directories that are not read by their ending, and that have a certificate in them."""
+    found = []
+    for path in paths or [directory or SOURCES]:
+        names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+        for name in names:
+            file = os.path.join(path, name)
+            if name.startswith(".") or name.lower().endswith(ENDINGS) or not os.path.isfile(file):
+                continue
+            try:
+                data = read_file(file, FILE_LIMIT)
+            except (OSError, TooLarge, Undecided):
+                continue
+            if BEGIN + b"CERTIFICATE" in data or data[:2] == b"\x30\x82":
+                found.append(file)
+    return found
 
 
 def _read(paths: list[str]) -> Files:

@@ -2,9 +2,9 @@
 # The program of the chart's node pods (docs/kubernetes.md). It needs a privileged pod with hostPID, and systemd on the
 # node.
 #
-#   node.sh run [OPTION…]   copy the CA bundle and the policy to the node, run `reassert node install OPTION…` and
-#                           `reassert node verify`, then keep both as the pod's volumes have them
-#                           STATE=absent: run `reassert node uninstall` instead
+#   node.sh run [OPTION…]   copy the CA bundle and the policy to the node, run `reassert install OPTION…` and
+#                           `reassert verify`, then keep both as the pod's volumes have them
+#                           STATE=absent: run `reassert uninstall` instead
 #                           STATE empty, as in a first roll-out: leave a node alone that is not wired
 #   node.sh ready           the readiness probe: 0 if run has succeeded, else prints the problem
 #
@@ -19,7 +19,7 @@ policy=/policy/policy.yaml            # from the ConfigMap; if it is missing, no
 bundle=/trust                         # directory of CA bundles; if it is missing, nodes keep their own CAs
 work=/run/reassert                    # state of this pod
 there=/var/lib/reassert-kubernetes    # directory of these pods on the node, removed by STATE=absent
-installed=${PREFIX:-/opt}/reassert/reassert # where `reassert node install` puts the program
+installed=/opt/reassert/reassert # where `reassert install` puts the program
 in_force=/etc/reassert/policy.yaml
 hold=/etc/reassert/hold               # docs/break-glass.md
 cas=/etc/reassert/trust.d
@@ -137,7 +137,7 @@ build_bundle() {
 # Units that build the store again when the system's roots change, or a file in trust.d.
 put_trust_units() {
   [ -d "$bundle" ] || return 0
-  for kind in service path; do
+  for kind in service timer path; do
     sed "s|/usr/local/bin/reassert|$installed|" "$units/reassert-trust.$kind" |
       put "/etc/systemd/system/reassert-trust${at:+@}.$kind" || return 1
   done
@@ -153,7 +153,7 @@ remove_trust() {
       for unit in *.wants/"$stem"*; do
         [ ! -h "$unit" ] || systemctl --quiet disable --now "${unit##*/}" || :
       done
-      rm -f "$name.path" "$name.service"
+      rm -f "$name.path" "$name.timer" "$name.service"
     done
     systemctl daemon-reload
     for each in /etc/reassert/trust.d/*/kubernetes.pem /etc/reassert/trust.d/kubernetes.pem; do
@@ -187,11 +187,11 @@ run() {
   if [ "$STATE" = absent ]; then remove; else install_and_keep "$@"; fi
 }
 
-# Whether `reassert node install` has run on this node.
+# Whether `reassert install` has run on this node.
 wired() {
   node test -x "$installed" || return 1
   status=0
-  node "$installed" node status > /dev/null 2>&1 || status=$?
+  node "$installed" status > /dev/null 2>&1 || status=$?
   [ "$status" -ne 3 ]
 }
 
@@ -230,15 +230,15 @@ install_and_keep() {
     waited=false
     [ ! -e "$work/refused-policy" ] || waited=true
     copy_bundle || :
-    # Of what `node install` writes, some depends on the policy.
+    # Of what `install` writes, some depends on the policy.
     if copy_policy && $waited; then install_and_verify "$@"; fi
   done
 }
 
 install_and_verify() {
   rm -f "$work/done" "$work/unverified"
-  as_service "$there/program/reassert" node install "$@" || stay "reassert node install failed, see this pod's log"
-  verify "$@" || stay "reassert node verify failed, see this pod's log"
+  as_service "$there/program/reassert" install "$@" || stay "reassert install failed, see this pod's log"
+  verify "$@" || stay "reassert verify failed, see this pod's log"
   say "wired"
   touch "$work/done"
 }
@@ -249,17 +249,20 @@ verify() {
   case " $*" in
   *" --runtime-class="*) return 0 ;;
   esac
-  set -f # the parts are patterns for `node verify`, not for the shell
+  set -f # the parts are patterns for `verify`, not for the shell
   set --
   for part in $VERIFY_EXCEPT; do set -- "$@" "--except=$part"; done
   set +f
-  as_service "$installed" node verify "$@" && return 0
-  [ "$status" -eq 3 ] || return 1 # 3: nothing to verify, as in Audit mode
-  touch "$work/unverified"
+  as_service "$installed" verify "$@" && return 0
+  case "$status" in
+  3) touch "$work/unverified" ;; # there is nothing to verify, as in Audit mode
+  4) ;;                          # warnings
+  *) return 1 ;;
+  esac
 }
 
 remove() {
-  as_service "$there/program/reassert" node uninstall || stay "reassert node uninstall failed, see this pod's log"
+  as_service "$there/program/reassert" uninstall --yes || stay "reassert uninstall failed, see this pod's log"
   remove_trust || stay "the units of the trust store could not be removed, see this pod's log"
   node rm -f "$in_force.candidate" # of a pod that ended while it checked the file
   if [ -e "$policy" ] && node cat "$in_force" 2>/dev/null | cmp -s - "$policy"; then
@@ -278,16 +281,14 @@ ready() {
   said=$(problem) || status=$?
   reason=Enforcing
   [ ! -e "$work/unverified" ] || reason=NothingToVerify
-  if [ "$status" -eq 4 ]; then # `node status`: the policy enforces nothing, or newer settings are available
-    case $said in *"NOT ENFORCED"*) reason=NothingToVerify ;; esac
+  if [ "$status" -eq 4 ]; then # the policy enforces nothing
+    reason=NothingToVerify
     status=0
   fi
   [ "$STATE" != absent ] || reason=Removed
   [ ! -e "$work/waiting" ] || reason=Waiting
   [ "$status" -eq 0 ] || reason=NotReady
-  # Of `node status` its state and problems: the rest has times and counts, and would be told at each probe.
-  short=$(printf '%s\n' "$said" | sed -n -e 's/^state  *//p' -e 's/^! //p')
-  printf '%s %s\n' "$reason" "$(printf %s "${short:-$said}" | sed '$!s/$/; /' | tr -d '\n')" > "$work/state.new"
+  printf '%s %s\n' "$reason" "$(printf %s "$said" | sed '$!s/$/; /' | tr -d '\n')" > "$work/state.new"
   mv "$work/state.new" "$work/state"
   [ "${FLEET:-false}" = false ] || setsid "${0%/*}/facts.sh" > "$work/facts.log" 2>&1 < /dev/null & # it outlasts the probe
   [ -z "$said" ] || printf '%s\n' "$said"
@@ -311,10 +312,13 @@ problem() {
     return 0
   else
     found=0
-    shown=$(node "$installed" node status 2>&1) || found=$?
+    shown=$(node "$installed" status --output=condition 2>&1) || found=$?
     [ "$found" -ne 0 ] || return 0
-    printf '%s\n' "$shown"
-    [ "$found" -ne 4 ] || return 4
+    printf '%s\n' "${shown#* }"
+    case $found,$shown in # 4: there are warnings only
+    4,NothingToVerify*) return 4 ;;
+    4,*) return 0 ;;
+    esac
   fi
   return 1
 }

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 from collections.abc import Iterator
 
 import pytest
 
 from e2e.agent.support import FRONT, Agent, Cold
-from e2e.support import Node, need, scratch
+from e2e.support import Node, need, remove_tree, scratch
 
 
 @pytest.fixture
@@ -26,7 +25,7 @@ def agent() -> Iterator[Agent]:
     if agent.process and agent.process.poll() is None:
         agent.process.send_signal(signal.SIGCONT)
         agent.stop(signal.SIGKILL)
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture

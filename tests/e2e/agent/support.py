@@ -92,12 +92,16 @@ class Agent:
         }
 
     def hook_file(self) -> str:
-        return self._written("hook", warm_hook(str(REASSERT), str(FRONT), self.where(), self.node.options()))
+        return self._written(
+            "hook", warm_hook(str(REASSERT), str(FRONT), where=self.where(), extra=self.node.options())
+        )
 
     def dispatcher(self, real: str, name: str = "warm", **where: str) -> str:
         """The file that an engine is pointed at."""
         where = self.where(hook=self.hook_file(), **where)
-        return self._written(name, warm_dispatcher(real, str(REASSERT), str(FRONT), where, self.node.options()))
+        return self._written(
+            name, warm_dispatcher(real, str(REASSERT), front=str(FRONT), where=where, extra=self.node.options())
+        )
 
     def before(self, script: str) -> str:
         """The file of an engine whose runtime is this script."""
@@ -106,10 +110,16 @@ class Agent:
         real.chmod(0o755)
         return self.dispatcher(str(real))
 
-    def only_warm(self, file: str) -> str:
-        """The same file, with nothing in it that could start cold. It says front's reason on standard error."""
+    def only_warm(self, file: str, tries: int = 1) -> str:
+        """The same file, with nothing in it that could start cold. It says front's reason on standard error.
+
+        `tries`: how often the agent is asked if it takes longer than front waits, as on a loaded machine.
+        """
         header = Path(file).read_text().partition("\n\n")[0]
-        return self._written(Path(file).name + "-only", f'{header}\n\necho "$1" >&2\nexit {WENT_COLD}\n')
+        again = (
+            f'[ "$1" = --cold=timeout ] && [ "${{#TRIED}}" -lt {tries - 1} ] && shift && TRIED=x$TRIED exec "$0" "$@"\n'
+        )
+        return self._written(f"{Path(file).name}-only{tries}", f'{header}\n\n{again}echo "$1" >&2\nexit {WENT_COLD}\n')
 
     def only_cold(self, file: str) -> str:
         """The same file, with a socket that does not exist."""

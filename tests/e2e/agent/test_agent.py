@@ -10,6 +10,7 @@ import resource
 import time
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.agent.support import WANTED, Agent
@@ -33,7 +34,7 @@ def test_a_containers_life(agent: Agent, bundle: Bundle) -> None:
     hook = agent.only_warm(agent.hook_file())
     file = agent.dispatcher(RUNC)
     Path(file).write_text(Path(file).read_text().replace(agent.hook_file(), hook))
-    with Running(agent.only_warm(file), bundle) as running:
+    with Running(agent.only_warm(file, tries=30), bundle) as running:
         assert WANTED in running.environ()
         assert [(point, "ro" in options.split(",")) for _, point, options in running.mounts()] == [("/etc/ssl", True)]
         assert WANTED in running.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=y")).splitlines()
@@ -92,14 +93,19 @@ print("tried")
 """
 
 
+@marks.hole(
+    "A container of root leased a reserved file: other pods' reads of it took 45 seconds",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+)
 def test_no_container_gets_a_lease_on_what_starts_read_and_write(agent: Agent, bundle: Bundle) -> None:
     """Its root owns root's files, also where it sees them read-only; each open(2) by others would wait 45 seconds."""
     node = agent.node
     (node.ca / "proxy").write_text("http://proxy\n")
     more = f"    - {{name: HTTPS_PROXY, valueFrom: {{file: {node.ca}/proxy}}}}\n    mounts:"
     node.compile(POLICY.replace("    mounts:", more))
-    (compiled,) = node.store.glob("*.json")
-    held = [node.ca / "proxy", node.ca / "certs/company.crt", node.policy, compiled, node.events]
+    held = [node.ca / "proxy", node.ca / "certs/company.crt", node.policy, node.compiled, node.events]
     until_held(agent, *map(str, held))
     for path in {path.parent for path in held}:
         bundle.bind(path, f"/mnt{path}", "ro")
@@ -107,7 +113,7 @@ def test_no_container_gets_a_lease_on_what_starts_read_and_write(agent: Agent, b
         bundle.bind(path, path, "ro")
     bundle.save()
     node.compile(POLICY.replace("    mounts:", more).replace("spec:\n", "spec:\n  nodePaths: {reassert: Report}\n"))
-    until_held(agent, *map(str, node.store.glob("*.json")))
+    until_held(agent, str(node.compiled))
     with Running(agent.dispatcher(RUNC), bundle) as running:
         seen = [f"/mnt{path}" for path in held]
         found = running.exec("/usr/bin/python3", "-c", LEASE, *seen).splitlines()
@@ -120,6 +126,12 @@ def reasons(agent: Agent) -> list[str]:
     return [event.get("cold", "") for event in agent.node.logged() if event["event"].startswith("container.")]
 
 
+@marks.hole(
+    "With `failurePolicy: Ignore`, hanging requests used up the agent's descriptors, and mounts went unchecked",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 def test_a_look_for_which_no_descriptor_is_free_is_made_by_a_cold_start(agent: Agent, bundle: Bundle) -> None:
     """What keeps the agent's descriptors can be another container's doing: it must not be failurePolicy's affair."""
     agent.node.compile(POLICY.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n"))
@@ -182,6 +194,12 @@ CHANGES = {
 """Edits of the policy between create and its hook, and what the container is refused for."""
 
 
+@marks.hole(
+    "A policy that was edited between `create` and the look was not enforced in that container",
+    since="0.2.0",
+    fixed="0.3.0",
+    severity="low",
+)
 @pytest.mark.parametrize(("change", "way"), list(zip(CHANGES, ["warm", "cold"] * 2, strict=True)))
 def test_what_a_newer_policy_wants_is_not_lost(agent: Agent, bundle: Bundle, change: str, way: str) -> None:
     """Only the values of env names that create decided about, and that the container has, are left as they were."""

@@ -10,16 +10,23 @@ import subprocess
 import time
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
 from e2e.cri.client import wait_for
-from e2e.support import POLICY, REASSERT, need
+from e2e.support import POLICY, REASSERT, cleaned, need
 from hook.entry.protocol import STATUS
 
-pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.engine,
+    pytest.mark.root,
+    marks.promise("A start that the agent does not answer is cold, and events, `status` and metrics say why"),
+]
 
 
+@marks.hole("With `failurePolicy: Ignore`, hanging requests used up the agent's descriptors, and mounts went unchecked")
 def test_a_start_is_cold_where_hardly_a_descriptor_is_free(start: Cold) -> None:
     """Requests that hang keep theirs. What could not be looked at must not count as looked at."""
     agent = start.agent
@@ -74,6 +81,13 @@ def test_a_program_in_its_place_that_accepts_no_connection(start: Cold) -> None:
 # -- threads
 
 
+@marks.hole(
+    "A container that reached the agent's socket and used up all processes of the node ended the agent and "
+    "the NRI plugin in it",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
 def test_an_agent_that_gets_no_more_threads_goes_on(start: Cold) -> None:
     """A container can use up all processes of the node. A thread closes the connection of a caller without proof."""
     agent = start.agent
@@ -94,8 +108,7 @@ def test_an_agent_that_gets_no_more_threads_goes_on(start: Cold) -> None:
         assert not start.is_cold()
     finally:
         agent.stop()
-        wait_for(lambda: not (cgroup / "cgroup.procs").read_text(), "an empty cgroup")
-        cgroup.rmdir()
+        cleaned(str(cgroup), cgroup.rmdir)
 
 
 CALLER = """

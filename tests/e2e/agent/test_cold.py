@@ -6,12 +6,20 @@ import json
 import os
 import subprocess
 
+import marks
 import pytest
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
 from e2e.support import Bundle, Running, need, run
 
-pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.engine,
+    pytest.mark.root,
+    marks.promise(
+        "A start that the agent does not answer is cold, and events, `status` and metrics say why", about="Agent"
+    ),
+]
 
 
 def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) -> None:

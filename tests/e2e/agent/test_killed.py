@@ -17,12 +17,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.agent.support import FRONT, WANTED, Agent
-from e2e.support import Node, need, scratch
+from e2e.support import Node, need, remove_tree, scratch
 
-pytestmark = [pytest.mark.frozen, pytest.mark.root]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.root,
+    marks.promise(
+        "A container is correct if the agent is killed or stopped at any moment, and a resumed agent changes nothing",
+        about="Agent",
+    ),
+]
 
 STEP = int(os.environ.get("REASSERT_EACH_CALL", "12"))
 """The agent is stopped at every so many system calls, and at those of PROMISES; 1 for each of them."""
@@ -124,7 +132,7 @@ class Call:
         if self.agent.process and self.agent.process.poll() is None:
             os.kill(self.agent.pid, signal.SIGCONT)
             self.agent.stop(signal.SIGKILL)
-        shutil.rmtree(self.agent.node.directory)
+        remove_tree(self.agent.node.directory)
 
 
 class Exec(Call):

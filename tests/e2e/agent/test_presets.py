@@ -6,6 +6,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.agent.support import Agent
@@ -26,6 +27,7 @@ def bundle_of(agent: Agent, name: str) -> Bundle:
     return bundle
 
 
+@marks.claim("empty-dir", "runtime")
 def test_warm_and_cold_starts_share_it_and_a_killed_agent_leaves_nothing(agent: Agent) -> None:
     root = agent.node.directory / "kubelet"
     volumes = Path(in_memory(str(root / "pods")))
@@ -34,10 +36,10 @@ def test_warm_and_cold_starts_share_it_and_a_killed_agent_leaves_nothing(agent: 
     pod.mkdir(parents=True)
     full = agent.dispatcher("/usr/sbin/runc")
     with (
-        Running(agent.only_warm(full), bundle_of(agent, "warm")) as warm,
+        Running(agent.only_warm(full, tries=30), bundle_of(agent, "warm")) as warm,
         Running(agent.only_cold(full), bundle_of(agent, "cold")) as cold,
         Running(full, bundle_of(agent, "m1")) as first,
-        Running(agent.only_warm(full), bundle_of(agent, "m2")) as second,
+        Running(agent.only_warm(full, tries=30), bundle_of(agent, "m2")) as second,
     ):
         cold.exec("/bin/sh", "-c", "echo disk > /disk/file")
         assert warm.exec("/bin/cat", "/disk/file") == "disk\n"

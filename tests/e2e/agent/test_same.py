@@ -13,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from reality.warm import TIMES
 from unit.cri import SANDBOX, Engine
@@ -23,9 +24,16 @@ from unit.support import config as of_pod
 
 from e2e.agent.support import PRINTER, WENT_COLD, Agent, reason_of
 from e2e.support import POLICY
-from hook.core.policy.compiler import compile_bytes
+from hook.compile.compiler import compile_bytes
 
-pytestmark = [pytest.mark.frozen, pytest.mark.root]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.root,
+    marks.promise(
+        "Warm and cold starts give the same `config.json`, arguments, exit status, stderr, `--log` and event",
+        about="Agent",
+    ),
+]
 
 RECORDED = sorted((FIXTURES / "kubelet").rglob("config.*.json")) + sorted((FIXTURES / "kubelet").glob("*-*.json"))
 ALLOCATED = """
@@ -53,6 +61,13 @@ POLICIES = {
     onConflict: Deny
     env: [{name: REQUESTS_CA_BUNDLE, value: /evil}, {name: PROXY, value: company}, {name: PATH, absent: true}]
     mounts: [{hostPath: /usr, mountPath: /etc/ssl, readOnly: false}, {hostPath: /usr, mountPath: /mnt}]
+""",
+    "allowed values": POLICY.split("    env:")[0]
+    + """
+    env:
+    - {name: REQUESTS_CA_BUNDLE, pattern: "/tmp/*", else: /ca.pem}
+    - {name: PYTHONHTTPSVERIFY, oneOf: ["1"], else: Deny}
+    - {name: NVIDIA_VISIBLE_DEVICES, oneOf: [none, void], else: void, default: none}
 """,
 }
 
@@ -132,9 +147,10 @@ def test_recorded_containers(both: Both, name: str) -> None:
     for path in RECORDED[list(POLICIES).index(name) % 4 :: 4]:
         result = both.same(config(path.read_bytes()), ["--log", "log.json", "--log-format", "json", "create", "0a"])
         changed += path.read_text() not in str(result)
-    assert bool(changed) == (name != "audit")
+    assert changed, "in Audit mode by the hook, which looks and changes nothing"
 
 
+@marks.claim("pod-selector", "runtime")
 def test_pod_labels(both: Both) -> None:
     """The agent asks the engine once for a sandbox. Without a timely answer, the cold start says what becomes of it."""
     both.policy("labels")
@@ -161,6 +177,7 @@ def test_pod_labels(both: Both) -> None:
         assert _corrected(both.result(both.cold, data, ["create", "0a"]))
 
 
+@marks.claim("exclusive-claims", "runtime")
 def test_resource_claims(both: Both) -> None:
     """The agent asks kubelet once for a container, a cold start each time. Without an answer, the claim may be its own.
 
@@ -261,6 +278,8 @@ EXECS = (
 
 DECIDED = {
     "decision": '{"version":1,"policy":"x","env":{"REQUESTS_CA_BUNDLE":"/ca"},"absent":["PYTHON*"]}',
+    "allowed": '{"version":1,"policy":"x","env":{},"absent":[],'
+    '"allowed":{"REQUESTS_CA_BUNDLE":{"oneOf":["1"],"else":"/ca"},"PYTHONHTTPSVERIFY":{"pattern":"0*","else":"Deny"}}}',
     "none": None,
     "broken": "{",
 }
@@ -268,7 +287,13 @@ DECIDED = {
 
 @pytest.mark.parametrize(
     ("record", "decided"),
-    [("state.json", "decision"), ("status", "decision"), ("status", "none"), ("status", "broken")],
+    [
+        ("state.json", "decision"),
+        ("status", "decision"),
+        ("status", "allowed"),
+        ("status", "none"),
+        ("status", "broken"),
+    ],
 )
 def test_execs(both: Both, record: str, decided: str) -> None:
     """`record`: runc's of a container, or crun's, which may be below XDG_RUNTIME_DIR."""

@@ -1,4 +1,4 @@
-"""Warm and cold are told apart: in events with the reason, by --status, at the agent's end and for Prometheus."""
+"""Warm and cold are told apart: in events with the reason, in the agent's status, at its end and for Prometheus."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import signal
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
+import marks
 import pytest
 from unit.nri.support import Peer, create_request
 
 from e2e.agent.support import Agent, Cold
 from e2e.agent.test_agent import RUNC, WANTED
-from e2e.support import POLICY, REASSERT, Bundle, Running, run
+from e2e.support import POLICY, Bundle, Running
 from hook.agent.answers import REASONS
+from hook.node.services import ask
 from hook.nri import ttrpc
 
-pytestmark = [pytest.mark.frozen, pytest.mark.root]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.root,
+    marks.promise("A start that the agent does not answer is cold, and events, `status` and metrics say why"),
+]
 
 FRONTS = ("unreadable", "absent", "peer", "busy", "timeout", "broken", "request", "exec")
 """front's own reasons."""
@@ -88,14 +93,14 @@ def test_nobody_else_says_why(start: Cold) -> None:
     forged = {"PATH": os.defpath, "cold": "forged", "reassert_cold": "--cold=forged", "REASSERT_COLD": "forged"}
     assert start.told("--cold=forged", "create", "0a", env=forged) == ("warm", "")
     start.agent.stop()
-    assert start.told("--cold=forged", "create", "0a", "--cold=forged", env=forged) == ("cold", "absent")
+    assert start.told("--cold=forged", "create", "0a", env=forged) == ("cold", "absent")
     cold = start.agent.node.dispatcher(str(start.agent.node.directory / "runc"))  # without front
     start.full = cold
     assert start.told() == ("cold", "")
 
 
 def test_every_reason_is_documented() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "agent.md").read_text()
+    text = (Path(__file__).parents[3] / "docs/internals/agent.md").read_text()
     for reason in (*FRONTS, *REASONS, "unknown"):
         assert f"\n- `{reason}`: " in text, reason
 
@@ -113,15 +118,6 @@ def test_an_event_of_several_calls_is_warm_if_all_are(agent: Agent) -> None:
         pass
     told = [(event["start"], event.get("cold")) for event in agent.node.logged() if event["adapter"] == "runtime"]
     assert told == [("warm", None), ("cold", "absent")]
-
-
-# -- counts
-
-
-def status(agent: Agent) -> dict[str, Any]:
-    output = run(str(REASSERT), "agent", "--status", "--socket", str(agent.socket), "-o", "json").stdout
-    found: dict[str, Any] = json.loads(output)
-    return found
 
 
 # -- the NRI plugin in the same process
@@ -144,10 +140,10 @@ def test_the_nri_plugin_in_the_agent(start: Cold) -> None:
         assert WANTED.partition("=")[2] in [entry.value for entry in adjusted.adjust.env]
         assert start.told() == ("warm", "")
         for _ in range(100):
-            if status(agent)["nri"]:
+            if ask(str(agent.socket))["nri"]:
                 break
             time.sleep(0.05)
-        assert status(agent)["nri"] is True
+        assert ask(str(agent.socket))["nri"] is True
         text = scraped(scrape)
         assert 'reassert_agent_answers_total{answer="go",cold=""} 1.0' in text
         assert 'reassert_containers_total{adapter="nri",cold="",outcome="adjusted",start=""} 1.0' in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -12,6 +13,7 @@ from typing import Any
 import grpc
 
 from e2e.cri.images import PLAIN
+from e2e.support import cleaned
 
 messages, services = grpc.protos_and_services("e2e/cri/cri.proto")
 """Made from the .proto when the tests start; the path counts from tests/, which pytest puts on sys.path."""
@@ -116,7 +118,7 @@ class Pod:
             metadata=messages.ContainerMetadata(name=name),
             image=messages.ImageSpec(image=image, user_specified_image=image),
             command=command,
-            envs=[messages.KeyValue(key=key, value=value) for key, value in env],
+            envs=key_values(env),
             mounts=[messages.Mount(host_path=host, container_path=path) for host, path in mounts],
             devices=[messages.Device(host_path=host, container_path=path, permissions="rw") for host, path in devices],
             annotations=annotations or {},
@@ -145,12 +147,13 @@ class Pod:
         return created
 
     def remove(self) -> None:
-        """Stop and remove the pod with all its containers; once is enough."""
-        if self.removed:
-            return
+        """Stop and remove the pod with all its containers (`cleaned`); once is enough."""
+        if not self.removed:
+            self.removed = cleaned(f"pod {self.id}", self._remove)
+
+    def _remove(self) -> None:
         call(self.cri.runtime.StopPodSandbox, messages.StopPodSandboxRequest(pod_sandbox_id=self.id))
         call(self.cri.runtime.RemovePodSandbox, messages.RemovePodSandboxRequest(pod_sandbox_id=self.id))
-        self.removed = True
 
 
 @dataclass
@@ -177,7 +180,10 @@ class Container:
         call(self.cri.runtime.CheckpointContainer, request)
 
     def remove(self) -> None:
-        """Stop and remove it."""
+        """Stop and remove it (`cleaned`)."""
+        cleaned(f"container {self.id}", self._remove)
+
+    def _remove(self) -> None:
         call(self.cri.runtime.StopContainer, messages.StopContainerRequest(container_id=self.id, timeout=0))
         call(self.cri.runtime.RemoveContainer, messages.RemoveContainerRequest(container_id=self.id))
 
@@ -215,6 +221,11 @@ class Container:
         # time, stream, F or P, text (kubelet's log format, "CRI logging design")
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line.split(" ", 3)[3].rstrip("\r") for line in lines]
+
+
+def key_values(env: Pairs) -> list[Any]:
+    """Env as CRI has it. A value with surrogate escapes (`os.fsdecode`) is not UTF-8."""
+    return [messages.KeyValue(key=key, value=os.fsencode(value)) for key, value in env]
 
 
 def call(method: Callable[..., Any], request: Any) -> Any:

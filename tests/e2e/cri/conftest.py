@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from e2e.conftest import RUNTIMES
 from e2e.cri.fixtures import evil, gpu_node, kubelet, node, runtime, start_pod
 from e2e.cri.node import GENERATIONS, Containerd, Handler, running
-from e2e.support import POLICY, Node, scratch
+from e2e.support import POLICY, Node, remove_tree, scratch
 
 CRI_POLICY = POLICY + "  - {name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}\n"
 
@@ -37,7 +36,7 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
         ]
     with running(node, GENERATIONS[request.param], handlers) as containerd:
         yield containerd
-    shutil.rmtree(node.directory)
+    remove_tree(node.directory)
 
 
 def later(node: Node, runtime: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from e2e.cri.client import Container
@@ -26,6 +27,10 @@ RESERVED = {"NVIDIA_VISIBLE_DEVICES": "void", "REQUESTS_CA_BUNDLE": CA_BUNDLE}
 
 OVERRIDDEN = {"NVIDIA_VISIBLE_DEVICES": "all", "REQUESTS_CA_BUNDLE": "/tmp/evil", "PYTHONHTTPSVERIFY": "0"}
 """What the pod's author wants."""
+
+
+NOT_UTF8 = os.fsdecode(b"\xff")
+"""A value that is not UTF-8: a Secret may have one, and CRI sends it as it is."""
 
 
 def reserved_in(environ: list[str]) -> dict[str, str]:

@@ -32,11 +32,11 @@ def write_images(directory: Path) -> list[Path]:
     for number, (name, env) in enumerate(IMAGES.items()):
         paths.append(directory / f"image-{number}.tar")
         pauses = name == PAUSE
-        paths[-1].write_bytes(layout(name, env, _root_filesystem(bare=pauses), _PAUSE if pauses else _SLEEP))
+        paths[-1].write_bytes(layout(name, env, root_filesystem(bare=pauses), _PAUSE if pauses else _SLEEP))
     return paths
 
 
-def _root_filesystem(bare: bool) -> bytes:
+def root_filesystem(bare: bool) -> bytes:
     """A layer. `bare`: a program and what it waits for, like a real pause image; no /etc, no /proc."""
     entries = [_directory("bin"), _file("bin/busybox", Path(BUSYBOX).read_bytes(), 0o755)]
     if bare:

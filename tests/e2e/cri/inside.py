@@ -1,4 +1,4 @@
-"""Run `reassert node verify`'s own function inside a node's namespaces: `inside.py PID REQUEST`.
+"""Run `reassert verify`'s own function inside a node's namespaces: `inside.py PID REQUEST`.
 
 Everything is loaded before the namespaces are entered; another Debian's root has no Python of this machine's.
 """
@@ -15,13 +15,12 @@ from types import SimpleNamespace
 
 from hook.core.base.errors import ReassertError
 from hook.core.policy import store
-from hook.entry import preload
 from hook.node.engines.base import Handler
 from hook.node.probe.containers import ContainerStarter
 from hook.node.probe.pods import PodStarter
 from hook.node.probe.verify import probe, verify
 
-assert all((encodings.ascii, encodings.idna, preload))
+assert all((encodings.ascii, encodings.idna))
 
 
 def main(pid: str, request: str) -> int:
@@ -38,8 +37,9 @@ def main(pid: str, request: str) -> int:
             for handler in handlers:
                 probe(starter, handler.name)
             return 0
-        # Of the engine only the title is asked for.
-        return verify(SimpleNamespace(title="engine"), handlers, policy, starter, "json")  # type: ignore[arg-type]  # only the title is used
+        # Of the engine only its name and title are asked for.
+        engine = SimpleNamespace(name="engine", title="engine")
+        return verify(engine, handlers, policy, starter, "json").status()  # type: ignore[arg-type]  # an Engine has more
     except (ReassertError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from typing import Any
 
 from e2e.cri.client import Cri, CriError, split_mounts, started_environ, wait_for
 from e2e.cri.images import IMAGES, PAUSE, write_images
-from e2e.support import REASSERT, TOP, Node, need, run
+from e2e.support import REASSERT, TOP, Node, cleaned, need, remove_tree, run
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -78,10 +77,13 @@ _NRI = """\
 
 _HANDLER = """\
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}]
-  runtime_type = "io.containerd.runc.v2"
+  runtime_type = "{shim}"
   pod_annotations = {annotations}
   container_annotations = {annotations}
   base_runtime_spec = "{base_spec}"
+"""
+
+_BINARY = """\
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{name}.options]
   BinaryName = "{binary}"
 """
@@ -109,12 +111,14 @@ class Handler:
     """A runtime handler. `open_to_pods`: pods' annotations are copied into the OCI spec, all of them.
 
     `base_spec`: what changes the engine's default OCI spec into the handler's base_runtime_spec, if anything.
+    `shim`: its runtime type; one that calls no OCI runtime has no `binary`.
     """
 
     name: str
     binary: str
     open_to_pods: bool = False
     base_spec: Callable[[dict[str, Any]], None] | None = None
+    shim: str = "io.containerd.runc.v2"
 
 
 class Containerd:
@@ -147,10 +151,12 @@ class Containerd:
         parts = [self._generation.config.format(directory=self.directory, pause=PAUSE)]
         for handler in handlers:  # in these patterns a * does not reach over a slash (Go's filepath.Match)
             annotations = '["*", "*/*"]' if handler.open_to_pods else "[]"
-            part = _HANDLER.format(
-                name=handler.name, binary=handler.binary, annotations=annotations, base_spec=self._base_spec(handler)
+            base_spec = self._base_spec(handler)
+            parts.append(
+                _HANDLER.format(name=handler.name, shim=handler.shim, annotations=annotations, base_spec=base_spec)
             )
-            parts.append(part)
+            if handler.binary:
+                parts.append(_BINARY.format(name=handler.name, binary=handler.binary))
         return "".join(parts)
 
     def _base_spec(self, handler: Handler) -> str:
@@ -221,15 +227,9 @@ class Containerd:
     def close(self) -> None:
         """End everything that was started here, and remove the cgroups."""
         self.cri.close()
-        if self._daemon and self._daemon.poll() is None:
-            self.stop()
-        self._holder.communicate(timeout=30)
-        for cgroup in _cgroups(self._cgroup):
-            if not cgroup.parent.resolve().is_mount():  # where a hierarchy was taken away, runtimes leave plain files
-                shutil.rmtree(cgroup)
-                continue
-            for path, _, _ in os.walk(cgroup, topdown=False):
-                os.rmdir(path)
+        cleaned("containerd", lambda: self._daemon and self._daemon.poll() is None and self.stop())
+        cleaned("containerd's node", lambda: self._holder.communicate(timeout=30))
+        remove_cgroups(self._cgroup)
 
     def bundle(self, container: str) -> Path:
         """The OCI bundle of a pod's or container's id."""
@@ -286,6 +286,20 @@ def running(node: Node, generation: Generation, handlers: list[Handler]) -> Iter
         yield containerd
     finally:
         containerd.close()
+
+
+def remove_cgroups(name: str) -> None:
+    """Remove a top-level cgroup in every hierarchy (`cleaned`)."""
+    for cgroup in _cgroups(name):
+        if not cgroup.parent.resolve().is_mount():  # where a hierarchy was taken away, runtimes leave plain files
+            remove_tree(cgroup)
+            continue
+        cleaned(str(cgroup), lambda cgroup=cgroup: _remove_cgroup(cgroup))  # type: ignore[misc]  # a loop's variable
+
+
+def _remove_cgroup(cgroup: Path) -> None:
+    for path, _, _ in os.walk(cgroup, topdown=False):
+        os.rmdir(path)
 
 
 def _child(pid: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError, messages
@@ -27,6 +28,7 @@ from e2e.support import Node
 ASKED_BY_MOUNT = "/var/run/nvidia-container-devices"
 
 
+@marks.claim("allocation", "runtime")
 @one_runtime
 def test_every_override_of_an_allocation_is_undone(start_pod: StartPod, kubelet: Kubelet, node: Node) -> None:
     """By the image, by the pod, and by the pod with the name twice. unit/core/reserve has all of them."""
@@ -40,6 +42,7 @@ def test_every_override_of_an_allocation_is_undone(start_pod: StartPod, kubelet:
     assert (kubelet.root / "device-plugins/kubelet_internal_checkpoint").stat().st_mode & 0o777 == 0o600
 
 
+@marks.claim("allocation", "runtime")
 @one_runtime
 def test_whoever_was_allocated_nothing_gets_void(start_pod: StartPod, kubelet: Kubelet) -> None:
     """There is no checkpoint at first, as for a static pod that starts before any plugin has registered."""
@@ -53,6 +56,7 @@ def test_whoever_was_allocated_nothing_gets_void(start_pod: StartPod, kubelet: K
     assert visible(start_pod().run(name="lucky", env=[(VISIBLE, "all")])) == "void"  # that was another pod's
 
 
+@marks.claim("allocation", "runtime")
 @one_runtime
 def test_asking_by_a_mount_is_refused(start_pod: StartPod, kubelet: Kubelet) -> None:
     answer = GPU | {"mounts": [{"host_path": "/dev/null", "container_path": f"{ASKED_BY_MOUNT}/GPU-4"}]}
@@ -65,6 +69,7 @@ def test_asking_by_a_mount_is_refused(start_pod: StartPod, kubelet: Kubelet) -> 
     assert "OCI runtime create failed: reassert: refused default/p/greedy: " in str(error.value)
 
 
+@marks.claim("allocation", "runtime")
 @one_runtime
 def test_asking_by_an_annotation_is_of_no_use(start_pod: StartPod, kubelet: Kubelet, containerd: Containerd) -> None:
     """Neither by the pod's nor by the container's; what the plugin answered reaches the OCI spec."""
@@ -85,6 +90,7 @@ def test_allocated_device_is_there_whether_the_engine_was_asked_for_it_or_not(
     assert_only_the_allocated(kubelet, start_pod(), gpu_node)
 
 
+@marks.claim("allocation", "runtime")
 def test_allocated_mount_is_not_to_be_replaced(start_pod: StartPod, kubelet: Kubelet, node: Node, evil: Path) -> None:
     plugins = node.directory / "plugin"
     plugins.mkdir(exist_ok=True)
@@ -101,6 +107,7 @@ def test_allocated_mount_is_not_to_be_replaced(start_pod: StartPod, kubelet: Kub
     assert pod.run(name="lost").exec("/bin/cat", "/usr/gpu/driver") == "plugin's\n"
 
 
+@marks.claim("exclusive", "runtime")
 def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
     start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node
 ) -> None:
@@ -125,5 +132,7 @@ def test_only_the_allocated_device_by_whatever_way_a_pod_asks(
     assert "/dev/kmsg" in [e["name"] for event in node.logged() for e in event["edits"]]
 
 
+@marks.claim("update", "runtime")
+@marks.hole("Under crun, `update` gave back the devices that `exclusive` had taken")
 def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
     assert_a_resize_gives_nothing_back(kubelet, start_pod(), gpu_node, node)

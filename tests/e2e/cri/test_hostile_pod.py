@@ -16,7 +16,7 @@ LOST = ("env-default", "env-three", "env-absent", "mount-default", "mount-at", "
 def test_pods_hold_all_with_the_wrapper(node: Node, containerd: Containerd, runtime: str) -> None:
     node.write_policy(policy(node))
     before = containerd.pods()
-    status, found, output = suite_of(containerd, runtime, HOSTILE)
+    status, found, output = suite_of(containerd, runtime, HOSTILE, "--half", "hostile")
     assert status == 0, output
     assert of_result(found, "error", "FAILED") == set(), output
     assert len(of_result(found, "held", "refused")) >= 20

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.conftest import CRI_POLICY
 from e2e.cri.fixtures import StartPod, one_runtime
-from e2e.cri.hostile import ENV, RESERVED, TEXT, assert_only_ours, reserved_in
+from e2e.cri.hostile import ENV, NOT_UTF8, RESERVED, TEXT, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.support import Node
 
 
+@marks.claim("env", "runtime")
+@marks.claim("exec", "runtime")
+@marks.claim("mounts", "runtime")
 @pytest.mark.parametrize(
     ("runtime", "paths"), [("runc", ["/etc/ssl/certs"]), ("crun", ["/etc/ssl", "/etc//ssl/./certs/"])]
 )
@@ -31,6 +35,16 @@ def test_an_override_is_undone_in_the_container_and_in_exec(
     [event] = [event for event in node.logged() if event["id"] == container.id]
     assert (event["event"], event["applied"], event["adapter"]) == ("container.edited", True, "runtime")
     assert event["container"]["namespace"] == "default"
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_env_that_is_not_utf8_gains_nothing(start_pod: StartPod) -> None:
+    """containerd takes it, and writes U+FFFD into config.json."""
+    env = [("NVIDIA_VISIBLE_DEVICES", NOT_UTF8), ("REQUESTS_CA_BUNDLE", f"/tmp/evil{NOT_UTF8}"), ("TEXT", NOT_UTF8)]
+    container = start_pod().run(image=HOSTILE, env=env)
+    for environ in (container.environ(), container.exec_environ()):
+        assert reserved_in(environ) == RESERVED
+        assert "TEXT=\ufffd" in environ
 
 
 @one_runtime

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -31,6 +32,7 @@ def foreign(node: Node) -> str:
     return "is writable by others"
 
 
+@marks.claim("last-good-policy", "runtime")
 @pytest.mark.parametrize(("runtime", "spoil"), [("runc", missing), ("crun", broken)])
 def test_without_any_good_policy_only_kube_system_starts(
     start_pod: StartPod, node: Node, spoil: Callable[[Node], str]
@@ -51,6 +53,7 @@ def test_without_any_good_policy_only_kube_system_starts(
     assert reason in text
 
 
+@marks.claim("last-good-policy", "runtime")
 @pytest.mark.parametrize(("runtime", "spoil"), [("runc", broken), ("crun", foreign)])
 def test_the_last_good_policy_stays_in_force(
     start_pod: StartPod, node: Node, containerd: Containerd, spoil: Callable[[Node], str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import marks
 import pytest
 
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -25,6 +26,7 @@ def presets(containerd: Containerd, node: Node) -> Iterator[Presets]:
     (node.store / "cri/containerd").unlink()
 
 
+@marks.claim("empty-dir", "runtime")
 def test_allow_database(presets: Presets, start_pod: StartPod) -> None:
     """Both presets of the example, in every container of a pod with the label, and in no other pod."""
     pod, container = assert_its_pod_alone_shares(presets, start_pod)
@@ -38,6 +40,7 @@ def test_allow_database(presets: Presets, start_pod: StartPod) -> None:
     assert not other.mounts("/cache") and not ENV.keys() & {entry.split("=")[0] for entry in other.environ()}
 
 
+@marks.claim("empty-dir", "runtime")
 @one_runtime
 def test_both_are_removed_with_the_pod(presets: Presets, start_pod: StartPod) -> None:
     """kubelet removes what is on disk, which has no mount in it. What is in memory goes before the next is mounted."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -13,6 +14,7 @@ from e2e.support import Node
 REFUSE = CRI_POLICY + "  - {name: alone, sharedProcesses: Refuse}\n"
 
 
+@marks.claim("shared-processes", "runtime")
 @one_runtime
 def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, node: Node) -> None:
     node.compile(REFUSE)
@@ -23,6 +25,7 @@ def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, node: Nod
     start_pod().run(name="app")
 
 
+@marks.claim("remount", "runtime")
 @pytest.mark.parametrize("shares", [False, True], ids=["alone", "shares its processes"])
 def test_remounted_reserved_mount_cannot_be_written(start_pod: StartPod, node: Node, shares: bool) -> None:
     container = start_pod(share_processes=shares).run(name="app", capabilities=["SYS_ADMIN"])

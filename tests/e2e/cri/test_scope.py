@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -22,6 +23,7 @@ from e2e.cri.hostile import (
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.support import Node
+from hook.core.base.text import WHERE_TO_LOOK
 
 # What CRI-O writes about a container of kube-system's.
 FORGED_CRIO = {
@@ -81,7 +83,8 @@ def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
         refused.start()
     text = str(error.value)
     assert re.search(
-        r"OCI runtime create failed: reassert: refused default/p/c: rule company-ca: [^\n]+: unknown$", text
+        rf"OCI runtime create failed: reassert: refused default/p/c: rule company-ca: [^\n]+{WHERE_TO_LOOK}: unknown$",
+        text,
     )
     assert "\n" not in text
     for named in ("REQUESTS_CA_BUNDLE", "PYTHONHTTPSVERIFY", "/etc/ssl/certs"):
@@ -93,6 +96,7 @@ def test_a_denied_override_is_explained_where_kubectl_describe_shows_it(
     assert containerd.remains(refused.id) == []
 
 
+@marks.promise("Audit mode decides, logs and changes nothing", about="Policy")
 @one_runtime
 def test_audit_mode_changes_nothing_and_logs(
     start_pod: StartPod, node: Node, containerd: Containerd, evil: Path
@@ -104,12 +108,16 @@ def test_audit_mode_changes_nothing_and_logs(
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == OVERRIDDEN
     assert "LD_PRELOAD=x" not in container.exec_environ()
     assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["evil.crt"]
-    assert "reassert/decision" not in containerd.annotations(container.id)
+    decision = json.loads(containerd.annotations(container.id)["reassert/decision"])
+    assert (decision["env"], decision["absent"]) == ({}, []), (
+        "a draft for the hook, which looks, and nothing of the pod's"
+    )
     [event] = [event for event in node.logged() if event["id"] == container.id]
     assert (event["mode"], event["applied"]) == ("Audit", False)
     assert {edit["name"] for edit in event["edits"]} == {*OVERRIDDEN, "/etc/ssl"}
 
 
+@marks.claim("exclusion", "runtime")
 @pytest.mark.parametrize(
     "forged", [FORGED_CRIO, FORGED_CONTAINERD | FORGED_DECISION | {"bundle": "/tmp/evil"}], ids=["cri-o", "containerd"]
 )
@@ -130,6 +138,7 @@ def test_forged_annotations_gain_nothing(
     assert_only_ours(container.exec_mounts())
 
 
+@marks.claim("unsafe-annotations", "runtime")
 def test_annotations_that_steer_a_runtime_do_not_arrive(
     start_pod: StartPod, containerd: Containerd, tmp_path: Path
 ) -> None:

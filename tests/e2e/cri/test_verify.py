@@ -1,9 +1,12 @@
-"""`reassert node verify` against a real containerd: what it says of handlers that are wired, and of others."""
+"""`reassert verify` against a real containerd: what it says of handlers that are wired, and of others."""
 
 from __future__ import annotations
 
+import os
+import struct
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.conftest import RUNTIMES
@@ -12,9 +15,19 @@ from e2e.cri.kubelet import exclusive
 from e2e.cri.node import Containerd
 from e2e.cri.verify import housekeeping, verify
 from e2e.support import Node
+from hook.node.probe.readable import READER
+
+pytestmark = marks.promise(
+    "`verify` starts hostile containers, tries every way to a closed device, and reports `protected` only for"
+    " parts that were tried",
+    about="Node",
+)
 
 WIRED = {name: ["runtime"] for name in RUNTIMES}
 PLAINS: dict[str, list[str]] = {f"{name}-plain": [] for name in RUNTIMES}
+
+ALL = 0xFFFFFFFF
+"""The id of an entry that names nobody."""
 
 WIDE = CRI_POLICY + "  - {name: proxies, env: [{name: '*_PROXY', absent: true}]}\n"
 
@@ -62,6 +75,19 @@ def test_wired_handlers_are_protected_and_others_are_a_way_around(containerd: Co
     assert {event.get("probe") for event in node.logged()[probes:]} == {None}, "of a pod that says that it is one"
 
 
+def test_rules_that_differ_by_type_are_no_contradiction(containerd: Containerd, node: Node) -> None:
+    """kubelet does not know the pod of a probe, which counts as an app container."""
+    text = CRI_POLICY + "  - {name: app, match: {containerTypes: [container]}, env: [{name: KIND, value: app}]}\n"
+    others = "match: {containerTypes: [init, ephemeral]}, env: [{name: KIND, value: others}]"
+    node.write_policy(f"{text}  - {{name: others, {others}}}\n")
+    verified = verify(containerd, WIRED)
+    assert verified.error == ""
+    assert verified.results() == dict.fromkeys(WIRED, ("protected",) * 2)
+    assert verified.report["notTried"] == [
+        {"part": "rule/others", "because": "containerTypes container is not init|ephemeral", "accepted": False}
+    ]
+
+
 def test_every_way_to_a_device_is_tried(containerd: Containerd, node: Node, gpu_node: Path) -> None:
     """containerd 1.6 has no CDI by CRI, and nobody can set env of an exec there.
 
@@ -73,6 +99,44 @@ def test_every_way_to_a_device_is_tried(containerd: Containerd, node: Node, gpu_
     by_device = dict.fromkeys(("device", "mount", "directory", "privileged"), "protected")
     assert found["ways"] == {**by_device, **dict.fromkeys(("cdi", "cdi-annotation", "exec-env"), "not there")}
     assert "of no use: device, mount, directory, privileged" in verified.saw("runc")
+
+
+def test_a_file_that_containers_cannot_read_is_found(containerd: Containerd, node: Node) -> None:
+    """The mounts are as the policy wants them, and another user than root can read one of four."""
+    files = {name: node.directory / name / "company.pem" for name in ("mode", "acl", "closed", "open")}
+    for file in files.values():
+        file.parent.mkdir()
+        file.write_text("company\n")
+        file.chmod(0o644)
+    files["mode"].chmod(0o600)
+    os.setxattr(files["acl"], "system.posix_acl_access", access_control_list(READER.user))
+    files["closed"].parent.chmod(0o700)
+    (files["open"].parent / "a.key").touch(0o600)  # beside what is for everybody
+    mounts = [f"{{hostPath: {files[name]}, mountPath: /{name}.pem}}" for name in ("mode", "acl")]
+    mounts += [f"{{hostPath: {files[name].parent}, mountPath: /{name}}}" for name in ("closed", "open")]
+    node.write_policy(CRI_POLICY + f"  - {{name: company, mounts: [{', '.join(mounts)}]}}\n")
+    verified = verify(containerd, {"runc": ["runtime"]})
+    assert (verified.status, verified.error, verified.report["protected"]) == (4, "", True)
+    assert verified.results() == {"runc": ("protected", "protected")}
+    found = {each["path"]: each["because"] for each in verified.report["unreadable"]}
+    said = found["/acl.pem"].partition("for reading: ")[2]
+    assert {**found, "/acl.pem": said} == {
+        "/mode.pem": f"the mode of {files['mode']} is 0600, owner 0:0",
+        "/acl.pem": "Permission denied; its mode permits it, and it has an access control list",
+        "/closed/company.pem": f"the mode of {files['closed'].parent} is 0700, owner 0:0",
+    }
+    warnings = [each for each in verified.report["findings"] if each["severity"] == "warning"]
+    assert {each["part"]: each["remedy"] for each in warnings} == {
+        "file/mode.pem": f"chmod o+r {files['mode']}",
+        "file/acl.pem": f"getfacl {files['acl']}",
+        "file/closed/company.pem": f"chmod o+rx {files['closed'].parent}",
+    }
+
+
+def access_control_list(user: int) -> bytes:
+    """All may read a file, and this user may not (acl(5), as linux/posix_acl_xattr.h has it)."""
+    entries = [(0x01, 6, ALL), (0x02, 0, user), (0x04, 4, ALL), (0x10, 4, ALL), (0x20, 4, ALL)]
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
 def test_a_wrapper_that_forgets_exec_is_found_out(containerd: Containerd, node: Node) -> None:

@@ -1,4 +1,4 @@
-"""`reassert node verify` and its benign probe, beside a test's engine."""
+"""`reassert verify` and its benign probe, beside a test's engine."""
 
 from __future__ import annotations
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
-import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from e2e.cri.images import layout
-from e2e.support import REASSERT, TOP, run
+from e2e.support import REASSERT, TOP
 
 NAME = "reassert.test/reassert:1"
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -37,14 +35,6 @@ def write_image(directory: Path, debian: Path, packages: Mapping[Path, str] | No
     path = directory / "image-reassert.tar"
     path.write_bytes(layout(NAME, [PATH], buffer.getvalue()))
     return path
-
-
-def jq() -> dict[Path, str]:
-    """This machine's jq with its libraries, as a package of the image."""
-    found = shutil.which("jq")
-    assert found, "jq is missing: apt-get install jq"
-    libraries = re.findall(r"=> (/\S+lib(?:jq|onig)\S+)", run("ldd", found).stdout)
-    return {Path(found): "usr/bin/jq"} | {Path(each): "usr/" + each[each.index("lib") :] for each in libraries}
 
 
 def copies() -> list[tuple[Path, str]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from e2e.cri.client import Container, CriError, call, messages, namespaces
+from e2e.cri.client import Container, CriError, call, key_values, messages, namespaces
 
 _OF_THE_KERNEL = {"name", "command", "args", "env", "securityContext", "volumeMounts"}
 _OTHERS = {"image", "imagePullPolicy", "resources", "readinessProbe", "livenessProbe"}
@@ -28,7 +28,7 @@ def container_config(described: Described, image: str, volumes: dict[str, str], 
         image=messages.ImageSpec(image=image),
         command=described["command"],
         args=described.get("args", []),
-        envs=[messages.KeyValue(key=key, value=value) for key, value in {**own, **env}.items()],
+        envs=key_values({**own, **env}.items()),
         mounts=[_mount(mount, volumes[mount["name"]]) for mount in described["volumeMounts"]],
         log_path=f"{described['name']}.log",
         linux=messages.LinuxContainerConfig(security_context=_security(described["securityContext"])),

@@ -14,6 +14,7 @@ from e2e.cri.client import Cri, wait_for
 from e2e.kubernetes.image import NAME
 from e2e.kubernetes.kubelet import ConfigMapVolume, container_config, host_path, probe
 from e2e.node.booted import BootedNode
+from e2e.support import cleaned
 
 
 def one_rule(rule: str) -> str:
@@ -109,7 +110,7 @@ class NodePod:
 
     def end(self) -> None:
         """As kubelet ends a pod."""
-        self.node.wait_for_cri()
+        cleaned("the node's pod", self.node.wait_for_cri)
         self.pod.remove()
 
 

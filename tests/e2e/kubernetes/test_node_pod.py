@@ -8,18 +8,25 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from unit.support import ROOT
 
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.images import PLAIN
-from e2e.kubernetes.image import NAME, jq, write_image
+from e2e.kubernetes.image import NAME, write_image
 from e2e.kubernetes.pods import POLICY, NodePod, NriPod, one_rule
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
 from e2e.node.engines import FORMATS, RUNC, containerd_config
+from e2e.support import cleaned
 from e2e.trust.authorities import Authority
 from hook import __version__
+
+pytestmark = [
+    marks.promise("The chart is valid, refuses invalid values, and its pods wire and unwire a node"),
+    marks.promise("A NodeEnforcement says what was seen on its node: what could not be looked at is absent"),
+]
 
 __all__ = ["boot", "module_boot"]
 
@@ -28,7 +35,8 @@ UNIT = "reassert-kubernetes.service"
 WIRED = "node.sh: wired\n"
 RECORD = "/var/lib/reassert/node/installed.json"
 LEFT_FOR_RUNNING_CONTAINERS = {
-    "/usr/local/sbin/reassert-runc",
+    "/opt/reassert",
+    "/opt/reassert/reassert-runc",
     "/var/lib/reassert",
     "/var/lib/reassert/node",
     RECORD,
@@ -55,7 +63,7 @@ def later(module_boot: Boot) -> BootedNode:
 def with_image(boot: Boot, suite: str) -> BootedNode:
     """A node with one handler, since `install` and `verify` start containers under each, and with the chart's image."""
     node: BootedNode = boot(suite, config=containerd_config(FORMATS[suite], (RUNC,)))
-    image = write_image(node.directory, ROOT / "build/roots/trixie", jq())
+    image = write_image(node.directory, ROOT / "build/roots/trixie")
     node.ctr("image", "import", str(image))
     image.unlink()
     wait_for(lambda: node.cri.has_image(NAME), "the chart's image")
@@ -76,7 +84,7 @@ def daemon(node: BootedNode) -> Iterator[Any]:
     for each in started:
         each.end()
     if node.path(RECORD).exists():
-        node.run(COMMAND, "node", "uninstall")
+        cleaned("the wiring", lambda: node.run(COMMAND, "uninstall"))
     node.run("rm", "-rf", *STATE)
     assert node.snapshot() == before
 
@@ -158,6 +166,10 @@ def test_a_first_policy_that_is_broken_wires_nothing_and_the_default_one_only_lo
     assert pod.said().count("the ConfigMap's policy has errors") == 2  # at first and now, not at each look
 
 
+@marks.promise(
+    "A policy that names a file which the node lacks stops the chart's roll-out there, and the node keeps its policy",
+    about="Packages and cluster",
+)
 def test_a_policy_follows_the_configmap_unless_it_is_broken_or_names_a_file_that_the_node_lacks(
     daemon: Any, node: BootedNode
 ) -> None:
@@ -226,6 +238,11 @@ ROOTS = Path("/etc/ssl/certs/ca-certificates.crt")
 TRUST = one_rule("{name: company, trust: {bundle: company}}")
 
 
+@marks.promise(
+    "The cluster's CA bundle is in the node's trust store before a policy needs it, and one that is empty or "
+    "broken changes nothing",
+    about="Packages and cluster",
+)
 def test_the_clusters_cas_are_on_the_node_before_its_policy(daemon: Any, node: BootedNode, tmp_path: Path) -> None:
     """A rotation reaches a running container; a bundle that is empty or broken changes nothing."""
     old, new = (Authority(tmp_path, name).pem.read_text() for name in ("old", "new"))
@@ -252,11 +269,13 @@ def test_the_clusters_cas_are_on_the_node_before_its_policy(daemon: Any, node: B
     wait_for(lambda: new in seen() and old not in seen(), "the new one", pod.said)
     pod.wait(True)
     assert node.property("reassert-trust.path", "ActiveState") == "active"
+    assert node.property("reassert-trust.timer", "ActiveState") == "active"
     assert node.property("reassert-trust.service", "Result") == "success", node.journal("reassert-trust")
     sandbox.remove()
     pod.end()
     daemon(policy=TRUST, bundle={"ca.crt": new}, state="absent", runtimeClass="crun").wait(True)
     assert node.property("reassert-trust.path", "LoadState") == "not-found"
+    assert node.property("reassert-trust.timer", "ActiveState") == "inactive"
     assert not node.path("/etc/reassert").exists()
     node.run("rm", "-r", "/etc/ssl")  # which the test's root does not have
 
@@ -268,8 +287,8 @@ def test_a_failure_is_said_and_not_tried_again(daemon: Any, node: BootedNode) ->
     config.write_text(good + "\n[broken\n")
     try:
         pod = daemon()
-        pod.wait(False, "reassert node install failed")
-        assert pod.said().count("node install failed") == 1
+        pod.wait(False, "reassert install failed")
+        assert pod.said().count("reassert install failed") == 1
         assert "config.toml" in pod.said()
     finally:
         config.write_text(good)
@@ -297,7 +316,7 @@ def test_nri_in_a_pod_has_its_second_line(later: BootedNode) -> None:
     assert hostile(node) == "/etc/ca.pem"
     other = POLICY.replace("ca.pem", "other.pem")
     pod.policy.write({"policy.yaml": other})
-    pod.wait(False, "out of date: run `reassert node install`")
+    pod.wait(False, " out of date; the install restarts containerd")
     plugin = NriPod(node.cri, node.path)
     assert not plugin.probe("readinessProbe")  # the node's own service goes, and only then the pod's plugin starts
     pod.end()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from unit.kubernetes.chart import Object
 
@@ -17,7 +18,9 @@ from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.kubernetes.image import NAME, write_image
 from e2e.kubernetes.pods import NriPod
-from e2e.support import REASSERT, Node, need, scratch
+from e2e.support import REASSERT, Node, need, remove_tree, scratch
+
+pytestmark = marks.promise("The chart is valid, refuses invalid values, and its pods wire and unwire a node")
 
 POLICY = f"""\
 apiVersion: reassert/v1
@@ -68,7 +71,7 @@ def containerd() -> Iterator[Containerd]:
         image.unlink()
         wait_for(lambda: containerd.cri.has_image(NAME), "the chart's image")
         yield containerd
-    shutil.rmtree(node.directory)
+    remove_tree(node.directory)
 
 
 @pytest.fixture

@@ -169,12 +169,12 @@ show_v1() {
     sed -n 's|^ExecStart=|&\n&/usr/bin/nsenter --mount=/run/cgroup1.namespace |p; 1i [Service]' $unit \
       > "$units/$engine.service.d/cgroup1.conf"
   done
-  # The agent answers nobody who is in another mount namespace. Its options are those of `node install`'s own drop-in.
+  # The agent answers nobody who is in another mount namespace. Its options are those of `install`'s own drop-in.
   mkdir "$units/reassert-agent.service.d"
   cat > "$units/reassert-agent.service.d/zz-cgroup1.conf" << 'END'
 [Service]
 ExecStart=
-ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert /var/lib/reassert/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $NRI $METRICS $OPTIONS; done'
+ExecStart=/usr/bin/nsenter --mount=/run/cgroup1.namespace /bin/sh -c 'for at in /opt/reassert /usr/lib/reassert; do [ ! -x $at/reassert ] || exec $at/reassert agent $LOG $NRI $METRICS $OPTIONS; done'
 END
 }
 

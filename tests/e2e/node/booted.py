@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from e2e.cri.client import Cri, CriError, wait_for
 from e2e.cri.images import IMAGES, PAUSE, write_images
 from e2e.node.engines import CONFIG, FORMATS, containerd_config
 from e2e.node.files import TOPS, Snapshot, snapshot
-from e2e.support import REASSERT, TOP, need, run, scratch
+from e2e.support import REASSERT, TOP, cleaned, need, remove_tree, run, scratch
 
 BOOT = Path(__file__).with_name("boot.sh")
 BOOT_SECONDS = 90
@@ -185,8 +184,8 @@ class BootedNode:
         """The power cord: everything on the node ends, and nothing of it is left."""
         if self._holder:
             self._holder.communicate(timeout=60)
-            assert self._holder.returncode == 0, self._log.read_text()[-2000:]
-            self._holder = None
+            holder, self._holder = self._holder, None
+            assert holder.returncode == 0, self._log.read_text()[-2000:]
 
 
 USUAL, PACKAGED, NONE = "usual", "packaged", "none"
@@ -219,5 +218,5 @@ def booted(
         yield node
         node.cri.close()
     finally:
-        node.kill()
-        shutil.rmtree(node.directory)
+        cleaned(f"the node of {suite}", node.kill)
+        remove_tree(node.directory)

@@ -70,7 +70,7 @@ def assert_round_trip(node: Wirable, *changed: str, wired: dict[str, str] = BOTH
     assert now == was
     after = node.booted.snapshot(("/etc",))
     assert {path for path in there.keys() | after.keys() if there.get(path) != after.get(path)} == set(changed)
-    assert "nothing to change" in node.install().stdout
+    assert "no file was changed" in node.install().stdout
     node.node("uninstall")
     assert node.changes() == [], "\n".join(node.changes())
 

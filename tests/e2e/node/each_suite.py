@@ -1,6 +1,6 @@
 """The program of a release on booted nodes of each Debian: each adapter, and what a hostile pod gets.
 
-tests/release.sh runs this. The program is $REASSERT.
+tests/lab/release.sh runs this. The program is $REASSERT.
 """
 
 from __future__ import annotations

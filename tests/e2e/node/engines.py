@@ -53,10 +53,10 @@ _NRI = """
 _RUNTIME_PLUGIN = {2: "io.containerd.grpc.v1.cri"}
 
 FORMATS = {"bookworm": 2, "trixie": 2, "forky": int(os.environ.get("REASSERT_TEST_FORMAT", "3")), "sid": 3}
-"""Of config.toml, by suite: containerd 1.6, 1.7 and 2.1, or the one of tests/engines/run.sh."""
+"""Of config.toml, by suite: containerd 1.6, 1.7 and 2.1, or the one of tests/lab/engines/run.sh."""
 
 SUITES = ("bookworm", "forky", "trixie")
-"""Those of the tests. sid is for tests/release.sh alone."""
+"""Those of the tests of containerd. sid has the same containerd as forky: test_today.py has its other engines."""
 
 
 @dataclass(frozen=True)

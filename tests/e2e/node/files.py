@@ -7,6 +7,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from hook.core.policy.store import STORE_FORMAT
+
 TOPS = ("/etc", "/opt", "/usr/local", "/var/lib/reassert")
 """Where reassert, and what it configures, may leave something."""
 
@@ -26,14 +28,12 @@ Snapshot = dict[str, Entry]
 
 
 TIMED = {
-    "last-verify.json",
-    "wired.json",
-    "events-position.json",
+    "node.json",
     "unchanged-starts",
-    "etc-reassert-policy.yaml.json",
+    f"etc-reassert-policy.yaml.{STORE_FORMAT}.json",
     ".lock",
 }
-"""Files with the time of the last `node verify`, and with the state of the metrics; the compiled
+"""Files with the time of the last `verify`, and with the state of the metrics; the compiled
 policy, which the agent writes some time after its start. Their directory stands for them."""
 
 

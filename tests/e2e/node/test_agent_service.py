@@ -1,4 +1,4 @@
-"""The resident agent as `reassert node install` sets it up: units, front, dispatchers, under a real systemd."""
+"""The resident agent as `reassert install` sets it up: units, front, dispatchers, under a real systemd."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.cri.client import Pod, wait_for
@@ -20,6 +21,16 @@ from e2e.node.conftest import Boot
 from e2e.node.engines import FORMATS, RUNC, containerd_config
 from e2e.node.wired import FILES, KATA, NVIDIA, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back
 from e2e.support import REASSERT
+
+pytestmark = [
+    marks.promise(
+        "One event says which policy took force, in place of which, with any adapter, and another one why an edit"
+        " did not"
+    ),
+    marks.promise(
+        "Containers start and keep running while the program, the agent or the plugin is replaced", about="Node"
+    ),
+]
 
 SOCKET, SERVICE, PLUGIN = "reassert-agent.socket", "reassert-agent.service", "reassert-nri.service"
 UNITS = (SOCKET, SERVICE)
@@ -56,12 +67,12 @@ loop() {
     cp /loop/config.json "$1/config.json"
     say "$2" create --bundle "$1" c
     [ ! -e /loop/wired ] || say /opt/reassert/reassert hook poststop
-    [ ! -e /loop/wired ] || say /usr/local/sbin/reassert-hook poststop
+    [ ! -e /loop/wired ] || say /opt/reassert/reassert-hook poststop
   done >> "$1/said" 2>&1
 }
 for bundle in /loop/1 /loop/2; do
   mkdir -p $bundle/r
-  loop $bundle /usr/local/sbin/reassert-nvidia-container-runtime &
+  loop $bundle /opt/reassert/reassert-nvidia-container-runtime &
 done
 wait
 """
@@ -115,12 +126,33 @@ def is_active(node: Wirable) -> bool:
     return [node.booted.property(unit, "ActiveState") for unit in UNITS] == ["active", "active"]
 
 
+def told(node: Wirable, unit: str) -> dict[str, str]:
+    """journald's priority of each line of the operation log of a unit, and of each other line."""
+    node.booted.run("journalctl", "--sync")
+    said = node.booted.run("journalctl", "--no-pager", "--output=json", f"--unit={unit}").stdout.splitlines()
+    found = {}
+    for record in map(json.loads, said):
+        line = re.match(r"timestamp=\S+Z level=\w+ event=([a-z.-]+) ", record["MESSAGE"])
+        found[line[1] if line else record["MESSAGE"]] = record["PRIORITY"]
+    return found
+
+
+@marks.promise(
+    "The operation log says why a start is cold and who asked, and nothing of an innocent warm start; "
+    "repeated lines are counted"
+)
 def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
     node.install()
     assert is_active(node)
     assert node.status()[0] == 0
     shown = json.loads(node.node("status", "--engine", "containerd", "-o", "json").stdout)["agent"]
     assert (shown["socket"], shown["service"], shown["current"]) == ("active", "active", True)
+    assert shown["answered"]["seconds"] > 0
+    assert told(node, SERVICE)["agent.started"] == "6"
+    node.booted.run("systemctl", "start", "reassert-status.service")
+    looks = told(node, "reassert-status.service")
+    assert looks["wiring.looked"] == "5"
+    assert looks.keys() <= {"wiring.looked", "audit.ended", "container.differs"}, "and nothing of systemd"
     assert shown["version"] == shown["installedVersion"] == node.booted.run("reassert", "--version").stdout.strip()
     assert 0 < shown["memoryBytes"] < 64 << 20
     checked = node.booted.run("systemd-analyze", "verify", *(f"/etc/systemd/system/{unit}" for unit in UNITS))
@@ -251,15 +283,15 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     said = node.install("--no-agent", "--no-probe").stdout
     assert "Note: every container start is cold: --no-agent\n" in said
     assert [node.booted.property(unit, "LoadState") for unit in UNITS] == ["not-found", "not-found"]
-    assert node.booted.path("/usr/local/sbin/reassert-runc").read_text().startswith("#!/bin/sh\n")
-    assert not node.booted.path("/usr/local/sbin/reassert-hook").exists()
+    assert node.booted.path("/opt/reassert/reassert-runc").read_text().startswith("#!/bin/sh\n")
+    assert not node.booted.path("/opt/reassert/reassert-hook").exists()
     pod = node.hostile_pod("runc")
     assert_put_back(pod, name="c4")
     tells_of_a_policy(node, pod, "cold")
-    assert "Agent: none, every container start is cold: --no-agent\n" in node.node("status").stdout + "\n"
+    assert "agent      none, every container start is cold: --no-agent" in node.node("status").stdout.splitlines()
     # as before, until it is said anew; neither restarts containerd
     pid = node.pid()
-    assert "nothing to change" in node.install("--no-probe").stdout
+    assert "no file was changed" in node.install("--no-probe").stdout
     node.install("--agent", "--no-probe")
     assert is_active(node)
     assert_put_back(pod, name="c5")
@@ -271,6 +303,23 @@ def test_without_an_agent_there_is_nothing_of_it(node: Wirable) -> None:
     assert_put_back(pod, name="c6")
     assert node.pid() == pid
     pod.remove()
+
+
+def test_an_install_sets_level_and_format_of_the_services_log_until_they_are_unset(node: Wirable) -> None:
+    def said() -> list[str]:
+        """What the service says when it starts, with a policy file that is not in force."""
+        node.booted.run("journalctl", "--sync")
+        before = len(node.booted.journal(SERVICE))
+        node.booted.run("systemctl", "restart", SERVICE)
+        node.booted.run("journalctl", "--sync")
+        return [line for line in node.booted.journal(SERVICE)[before:] if "event" in line]
+
+    node.install("--no-probe", "--service-log-format", "json", "--service-log-level", "warning")
+    node.booted.path(POLICY_FILE).write_text(POLICY.replace("rules", "rulez"))
+    wait_for(lambda: any('"policy.held"' in line for line in said()), "a line about the policy")
+    assert {json.loads(line)["level"] for line in said()} == {"warning"}
+    node.install("--no-probe", "--service-log-format", "", "--service-log-level", "")
+    assert any(re.match(r"timestamp=\S+Z level=info event=agent.started ", line) for line in said())
 
 
 def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -> None:
@@ -302,18 +351,20 @@ def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -
                 booted.property(SOCKET, "ActiveEnterTimestamp"),
             )
             wired, engine = booted.snapshot(("/etc", "/usr/local")), node.pid()
-            upgraded = booted.run(program, "node", "install", "--engine", "containerd", "--no-probe").stdout
+            upgraded = booted.run(program, "install", "--engine", "containerd", "--no-probe").stdout
             assert upgraded.count("writing the program in /opt/reassert\n") == 1
             assert (booted.snapshot(("/etc", "/usr/local")), node.pid()) == (wired, engine)
             some_more()
-            assert len(booted.run("ls", "/opt/reassert").stdout.split()) == 4, "a program, front, reassert, start"
+            there = {*booted.run("ls", "/opt/reassert").stdout.split()} - {"front", "reassert", "start"}
+            programs = [name for name in there if not name.startswith("reassert-")]
+            assert len(programs) == 1, "one program, beside the dispatchers"
             assert booted.property(SERVICE, "MainPID") not in ("0", was)
             assert booted.property(SOCKET, "ActiveEnterTimestamp") == listening
             assert_runs_what_is_installed(node)
         broken = booted.path(f"/run/systemd/system/{SERVICE}.d/broken.conf")
         broken.parent.mkdir(exist_ok=True)
         broken.write_text("[Service]\nExecStartPre=/bin/false\n")
-        failed = booted.run(other, "node", "install", "--engine", "containerd", "--no-probe", check=False)
+        failed = booted.run(other, "install", "--engine", "containerd", "--no-probe", check=False)
         assert failed.stderr.startswith(f"reassert: systemctl restart {SERVICE} failed")
         broken.unlink()
         booted.run("systemctl", "daemon-reload")
@@ -322,7 +373,7 @@ def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -
         some_more()
         booted.path("/loop/wired").unlink()
         said = node.node("uninstall").stdout
-        assert re.search("still calls? /usr/local/sbin/reassert-nvidia-container-runtime", said)
+        assert re.search("still calls? /opt/reassert/reassert-nvidia-container-runtime", said)
         some_more()
     finally:
         booted.path("/loop/stop").touch()
@@ -337,7 +388,7 @@ def test_one_process_answers_and_runs_the_plugin(node: Wirable) -> None:
     """Also after a service of the plugin's own, as earlier versions installed it, and never are there two plugins."""
     booted = node.booted
     node.install("--adapter", "runtime,nri", "--no-probe")
-    assert resident(node) == [f"{SERVICE} agent --nri"]
+    assert resident(node) == [f"{SERVICE} agent --log-format=logfmt --nri"]
     assert booted.property(SERVICE, "StatusText") == "listening, connected to NRI"
     shown = json.loads(node.node("status", "-o", "json").stdout)
     assert (shown["agent"]["answers"], shown["agent"]["nriConnected"], shown["problems"]) == (True, True, [])
@@ -361,13 +412,13 @@ def test_one_process_answers_and_runs_the_plugin(node: Wirable) -> None:
 
     with watched_plugins(node):
         node.install("--no-agent", "--no-probe")
-        assert resident(node) == [f"{PLUGIN} nri"]
+        assert resident(node) == [f"{PLUGIN} nri --log-format=logfmt"]
         node.install("--agent", "--no-probe")
-        assert resident(node) == [f"{SERVICE} agent --nri"]
+        assert resident(node) == [f"{SERVICE} agent --log-format=logfmt --nri"]
         assert booted.property(PLUGIN, "LoadState") == "not-found"
         assert_void(pod, "again")
         node.install("--adapter", "runtime", "--no-probe")
-    assert resident(node) == [f"{SERVICE} agent"]
+    assert resident(node) == [f"{SERVICE} agent --log-format=logfmt"]
     assert not booted.path(f"/etc/systemd/system/{SERVICE}.d").exists()
     assert_put_back(pod, name="without")
     pod.remove()

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError, wait_for
@@ -76,6 +77,8 @@ def with_base(archive: Path) -> None:
             tar.addfile(entry, io.BytesIO(content))
 
 
+@marks.claim("restore", "runtime")
+@marks.cve("CVE-2026-53492")
 def test_checkpoint_image_is_restored_by_containerd_alone_and_refused_behind_the_wrapper() -> None:
     settings = {"/etc/criu/runc.conf": "manage-cgroups=ignore\n"}  # else criu copies the machine's tree of cgroups
     with booted("forky", files={**FILES, **settings}) as node:
@@ -88,7 +91,7 @@ def test_checkpoint_image_is_restored_by_containerd_alone_and_refused_behind_the
         with registry(node, image):
             restored = node.cri.run_pod("", name="alone").run(image=ARCHIVE)
             assert "=".join(EVIL) in restored.environ()
-            node.run(PROGRAM, "node", "install", "--engine=containerd", "--adapter=runtime", "--no-probe")
+            node.run(PROGRAM, "install", "--engine=containerd", "--adapter=runtime", "--no-probe")
             node.wait_for_cri()
             with pytest.raises(
                 CriError, match=r"reassert: refused default/behind/.*: a restored container has the env"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import marks
 import pytest
 
 from e2e.node.booted import BootedNode
@@ -29,6 +30,10 @@ from e2e.node.dumped import (
 )
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, SANDBOX_IMAGE, SUITES, Handler, containerd_config
 from e2e.node.wired import FILES, PACKAGED, POLICY_FILE, Wirable, package, without_package
+
+pytestmark = marks.promise(
+    "With any configuration of an engine, only the intended settings change, or install says why not", about="Node"
+)
 
 
 @pytest.fixture(scope="module", params=["trixie", "forky"])
@@ -167,6 +172,12 @@ def test_as_nvidia_ctk_leaves_it(node: Wirable) -> None:
     assert binaries(dump(node))["guarded"] == "reassert-nvidia-container-runtime"
 
 
+@marks.hole(
+    "Pods of a handler that names runc's shim by its path started unchanged, and `verify` passed",
+    since="0.1.0",
+    fixed="0.1.0",
+    severity="medium",
+)
 @with_a_drop_in
 def test_a_shim_that_is_named_by_its_path(node: Wirable) -> None:
     """containerd tells it no BinaryName: a way around, which is said, but for the hook."""
@@ -181,10 +192,12 @@ def test_a_shim_that_is_named_by_its_path(node: Wirable) -> None:
     node.install()
     code, wired, problems = node.status()
     assert (code, wired) == (1, {"other": [], "runc": ["runtime"]})
-    assert problems[0] == f"containerd: handler other {why}"
+    assert f"containerd: handler other {why}" in problems
     node.install("--adapter", "runtime,hook")
     assert node.status()[1] == {"other": ["hook"], "runc": ["runtime", "hook"]}
-    assert not [problem for problem in node.status()[2] if "other" in problem]
+    assert [problem for problem in node.status()[2] if "other" in problem] == [
+        "containerd: containers of other start without the adapter runtime: run `reassert install`"
+    ]
     node.node("uninstall")
     assert node.changes() == [], "\n".join(node.changes())
 
@@ -204,15 +217,15 @@ def test_what_blogs_recommend_is_recognised(node: Wirable) -> None:
         f"containerd: runtimes.crun.options.{text}"
         for text in (
             "hooks does nothing in containerd; hooks go into the OCI spec that base_runtime_spec names: "
-            "reassert node install --adapter hook",
-            f"env does nothing in containerd; reserve env in {POLICY_FILE}: reassert node install",
+            "reassert install --adapter hook",
+            f"env does nothing in containerd; reserve env in {POLICY_FILE}: reassert install",
         )
     ]
-    assert node.hints() == hints
+    assert [hint for hint in node.hints() if ".options." in hint] == hints
     assert_round_trip(node, *main_file(node))
     node.install()
-    assert node.hints() == hints
-    assert [problem for problem in node.status()[2] if not problem.endswith(" does not run")] == []
+    assert [hint for hint in node.hints() if ".options." in hint] == hints
+    assert [problem for problem in node.status()[2] if " does not run" not in problem] == []
 
 
 @with_a_drop_in
@@ -251,7 +264,7 @@ def test_a_new_runtime_class_is_a_copy_of_the_default_one(node: Wirable) -> None
     now = dump(node)
     guarded = {key: now.pop(key) for key in list(now) if "guarded" in key}
     assert now == was
-    assert guarded.pop(next(key for key in guarded if key[-1] == "BinaryName")) == "/usr/local/sbin/reassert-runc"
+    assert guarded.pop(next(key for key in guarded if key[-1] == "BinaryName")) == "/opt/reassert/reassert-runc"
     assert guarded == {
         tuple("guarded" if part == "runc" else part for part in key): value
         for key, value in was.items()
@@ -278,18 +291,20 @@ def assert_said(node: Wirable) -> None:
     for path, said in (
         (
             "/opt/reassert/reassert",
-            "/opt/reassert/reassert is missing, so no container starts: run `reassert node install`",
+            "/opt/reassert/reassert is missing, so no container starts: run `reassert install`",
         ),
         (POLICY_FILE, f"the last good policy stays in force: {POLICY_FILE}: No such file or directory"),
-        ("/usr/local/sbin/reassert-runc", "/usr/local/sbin/reassert-runc out of date: run `reassert node install`"),
+        ("/opt/reassert/reassert-runc", "/opt/reassert/reassert-runc out of date: run `reassert install`"),
     ):
         here = node.booted.path(path)
         here.rename(f"{here}.away")
-        assert (node.status()[0], node.status()[2][0]) == (1, f"containerd: {said}")
+        exit_status, _, problems = node.status()
+        assert exit_status == 1
+        assert [each for each in problems if each.removeprefix("containerd: ").startswith(said)], problems
         here.with_name(f"{here.name}.away").rename(here)
-    dispatcher = node.booted.path("/usr/local/sbin/reassert-runc")
+    dispatcher = node.booted.path("/opt/reassert/reassert-runc")
     dispatcher.write_bytes(dispatcher.read_bytes() + b"\n")
-    assert "reassert-runc out of date" in node.status()[2][0]
+    assert "reassert-runc out of date" in node.status()[2][1]
     node.install()
-    assert node.status()[2][0].endswith(" does not run")
+    assert " does not run" in node.status()[2][0]
     node.node("uninstall")

@@ -1,15 +1,20 @@
-"""`reassert node install` where something fails on the way: all is put back, and the reason is said."""
+"""`reassert install` where something fails on the way: all is put back, and the reason is said."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import marks
 import pytest
 
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, Handler, containerd_config
 from e2e.node.wired import FILES, PACKAGED, POLICY, POLICY_FILE, Wirable, package
+
+pytestmark = marks.promise(
+    "After a failure, a signal or a kill, every file is restored, at the latest by the next command", about="Node"
+)
 
 DROP_IN = "/run/systemd/system/containerd.service.d/test.conf"
 WRAPPER = "/usr/local/bin/containerd"
@@ -70,8 +75,8 @@ def test_containerd_understands_something_else(node: Wirable) -> None:
     node.reconfigure("imports = ['/etc/containerd/conf.d/*.toml']\n" + node.config())
     pid = node.pid()
     said = node.refuses("--no-probe")
-    assert "containerd does not read its configuration as intended: " in said
-    assert "runtimes.runc.options.BinaryName is '/usr/bin/crun', not '/usr/local/sbin/reassert-crun'" in said
+    assert f"{SITE} is read after /etc/containerd/conf.d/99-reassert.toml and sets containerd.runtimes.runc." in said
+    assert "name it so that it sorts before" in said
     assert node.pid() == pid
     node.is_untouched()
 

@@ -1,4 +1,4 @@
-"""`reassert node install` and `uninstall`, killed or interrupted while containerd runs: the next one finishes the job.
+"""`reassert install` and `uninstall`, killed or interrupted while containerd runs: the next one finishes the job.
 
 What a kill leaves in files, step by step, is tried in tests/unit/node/test_rollback.py.
 """
@@ -55,10 +55,10 @@ def inside(process: subprocess.Popen[str]) -> int:
 
 
 def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> subprocess.CompletedProcess[str]:
-    """Send a signal to `reassert node …` while it is `restarting` containerd, `starting` or `probing` after that."""
+    """Send a signal to an install or uninstall while it is `restarting` containerd, `starting` or `probing` after."""
     options = [] if when == "probing" or operation == "uninstall" else ["--no-probe"]
     process = subprocess.Popen(
-        node.booted.command(PACKAGED, "node", operation, *options),
+        node.booted.command(PACKAGED, operation, *options),
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -95,7 +95,7 @@ def test_install_that_was_killed_is_repeated(node: Wirable) -> None:
     (problem,) = (problem for problem in problems if "interrupted" in problem)
     assert problem == (
         "the last install of containerd was interrupted; "
-        "run `reassert node install` or `uninstall`: both restore every file first"
+        "an install or uninstall restores every file first: run `reassert install`"
     )
     said = node.install("--no-probe").stdout
     assert said.startswith("an earlier install of containerd was interrupted; restoring every file first\n")
@@ -111,7 +111,7 @@ def test_pod_that_started_before_it_was_undone_goes_on(node: Wirable) -> None:
     pod = node.hostile_pod("runc")
     container = pod.run()
     undone = node.node("uninstall").stdout
-    assert "2 running containers or commands still call /usr/local/sbin/reassert-runc: it stays" in undone
+    assert "2 running containers or commands still call /opt/reassert/reassert-runc: it stays" in undone
     assert undone.count("still call") == 1
     assert "+ 1" in container.exec("/bin/sh", "-c", "echo + 1")
     assert node.changes() != []

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import marks
 import pytest
 from ruamel.yaml import YAML
 from unit.kubelet import entry, write_checkpoint
@@ -29,9 +30,9 @@ CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 LABEL = "io.kubernetes."
 
 
-def readme_policy() -> str:
-    """The policy in README.md, without the rule that needs a trust store, and a rule by the pod's labels."""
-    [block] = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def example_policy() -> str:
+    """The GPU rule of the policy at the top of docs/policy.md, and a rule by the pod's labels."""
+    [block] = re.findall(r"```yaml\n(apiVersion.*?)```", (ROOT / "docs/policy.md").read_text(), re.DOTALL)
     policy = YAML(typ="safe").load(block)
     policy["spec"]["rules"] = [rule for rule in policy["spec"]["rules"] if rule["name"] == "gpu"]
     match = {"podSelector": {"matchLabels": {"tier": "web"}}, "ifUnknown": "Skip"}
@@ -129,12 +130,12 @@ TENANTS = (TENANT, OTHER)
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
     daemon = {"bridge": "none", "iptables": False, "ip-forward": False, "storage-driver": "vfs"}
-    files = {"/etc/docker/daemon.json": json.dumps(daemon), "/etc/reassert/policy.yaml": readme_policy()}
+    files = {"/etc/docker/daemon.json": json.dumps(daemon), "/etc/reassert/policy.yaml": example_policy()}
     node = module_boot("bookworm", files=files, docker=True, images=False)
     package(node)
     for archive in write_images(node.directory):
         node.run("docker", "load", "--input", str(archive))
-    node.run(PACKAGED, "node", "install", "--engine", "docker", "--no-probe")
+    node.run(PACKAGED, "install", "--engine", "docker", "--no-probe")
     allocated = entry(TENANT[2], "train", "GPU-7", resource="nvidia.com/gpu", envs={VISIBLE: "GPU-7"})
     write_checkpoint(node.path("/var/lib/kubelet"), allocated)
     return node
@@ -147,6 +148,12 @@ def kubelet(node: BootedNode) -> Iterator[Kubelet]:
     kubelet.forget()
 
 
+@marks.hole(
+    "Under docker with kubelet, `exclude.namespaces` never held: NVIDIA's device plugin got `void`",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+)
 @pytest.mark.parametrize("start", ["warm", "cold"])
 def test_device_plugins_own_pod_keeps_all_and_a_tenants_gets_its_allocation(kubelet: Kubelet, start: str) -> None:
     units = ("reassert-agent.socket", "reassert-agent.service")
@@ -182,6 +189,13 @@ LIKE_ITS_CONTAINER = "all that the API takes: name, labels, cgroup parent, names
 WAYS = (LIKE_ITS_CONTAINER, "like its sandbox", "LABEL of an image", "a directory like kubelet's", "--volumes-from")
 
 
+@marks.claim("exclusion", "runtime")
+@marks.hole(
+    "A docker user got a pod's devices by `--cgroup-parent` and `--volumes-from`",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("of", [PLUGIN, TENANT], ids=["kube-system", "tenant"])
 @pytest.mark.parametrize("way", WAYS)
 def test_no_user_of_docker_and_no_image_gets_into_a_pod(kubelet: Kubelet, way: str, of: tuple[str, str, str]) -> None:
@@ -210,6 +224,7 @@ def test_no_user_of_docker_and_no_image_gets_into_a_pod(kubelet: Kubelet, way: s
     assert (event["event"], event["container"]) == ("container.edited", {})
 
 
+@marks.hole("Under docker with kubelet, `exclude.namespaces` never held: NVIDIA's device plugin got `void`")
 @pytest.mark.parametrize("namespace", ["default", "kube-system"])
 def test_recorded_bundle_of_dockershim(kubelet: Kubelet, namespace: str) -> None:
     """The static pod victim-labnode, as kubelet 1.20 and docker 20.10 made it; once as if in kube-system."""
@@ -235,10 +250,8 @@ def test_recorded_bundle_of_dockershim(kubelet: Kubelet, namespace: str) -> None
     bundle = f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{container_id}"
     node.path(bundle).mkdir(parents=True, exist_ok=True)
     node.path(bundle + "/config.json").write_text(json.dumps(spec))
-    real = "/usr/local/sbin/reassert-runc"
-    explained = json.loads(node.run(PACKAGED, "explain", "--config", bundle + "/config.json", "-o", "json").stdout)[
-        "container"
-    ]
+    real = "/opt/reassert/reassert-runc"
+    explained = json.loads(node.run(PACKAGED, "explain", bundle + "/config.json", "-o", "json").stdout)["container"]
     assert {key: explained[key] for key in pod} == pod
     try:
         node.run("sh", "-c", f"exec {real} create --bundle {bundle} {container_id} > /run/out 2>&1 < /dev/null")

@@ -1,4 +1,4 @@
-"""`reassert node` where docker and podman have gVisor's runsc beside runc: wired, verified, and unwired."""
+"""Install and uninstall where docker and podman have gVisor's runsc beside runc: wired, verified, and unwired."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from functools import cache
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -86,24 +87,22 @@ def test_the_handler_of_runsc_is_wired_verified_and_unwired(node: BootedNode, en
 
     before = node.snapshot(TOPS)
     assert probe() == LEFT_ALONE
-    done = node.run(
-        PACKAGED, "node", "install", "--engine", engine, "--no-probe"
-    )  # verify starts what the probes would
+    done = node.run(PACKAGED, "install", "--engine", engine, "--no-probe")  # verify starts what the probes would
     try:
         assert "runsc" in done.stdout
         assert probe() == CORRECTED
         call("run", "--detach", "--name", "stays", "--runtime=runsc", *LIMITS[engine], ENV, HOSTILE)
         assert call("exec", ENV, "stays", "sh", "-c", SHOW) == CORRECTED
         assert audited(node)["stays"] == (engine, "unknown")
-        explained = node.run(PACKAGED, "explain", "--container", "stays").stdout
+        explained = node.run(PACKAGED, "explain", "stays").stdout
         assert "already what the policy wants. gVisor's kernel makes the mounts" in explained
         call("rm", "--force", "stays")
-        said = json.loads(node.run(PACKAGED, "node", "verify", "--engine", engine, "--output=json", check=False).stdout)
+        said = json.loads(node.run(PACKAGED, "verify", "--engine", engine, "--output=json", check=False).stdout)
         [handler] = [one for one in said["handlers"] if one["name"] == "runsc"]
         assert (handler["result"], handler["exec"]) == ("protected", "protected"), said
         assert handler["starts"] == {"warm": "not tried", "cold": "protected"}  # with reserved mounts, none is warm
     finally:
-        node.run(PACKAGED, "node", "uninstall", "--engine", engine)
+        node.run(PACKAGED, "uninstall", "--engine", engine)
     assert differences(before, node.snapshot(TOPS)) == []
     assert probe() == LEFT_ALONE
 
@@ -141,6 +140,10 @@ exec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"
     return of
 
 
+@marks.claim("env", "runtime", "nri")
+@marks.claim("exec", "runtime", "nri")
+@marks.claim("mounts", "runtime", "nri")
+@marks.claim("unsafe-annotations", "nri")
 @pytest.mark.parametrize(
     ("suite", "adapters"),
     [("forky", "runtime"), ("forky", "nri"), ("forky", "nri,runtime"), ("trixie", "nri,runtime")],
@@ -156,7 +159,7 @@ def test_a_pod_of_gvisor_under_containerd_gets_what_the_node_reserves(
     def seen(handler: str = "gvisor") -> tuple[dict[str, str], dict[str, str], str, str]:
         pod = node.hostile_pod(handler)
         try:
-            # With both, NRI refuses a name that is there twice (docs/nri.md).
+            # With both, NRI refuses a name that is there twice (docs/internals/nri.md).
             env = list(dict(HOSTILE_ENV).items()) if adapters == "nri,runtime" else HOSTILE_ENV
             container = pod.run(env=env, mounts=[(str(evil), "/etc/ssl")])
             first, executed = (container.exec("/bin/cat", f"/proc/{pid}/environ") for pid in ("1", "self"))
@@ -198,9 +201,9 @@ def test_the_file_of_gvisors_own_shim_gets_a_dispatcher_and_is_restored(
     node = Wirable(booted, booted.snapshot(), PACKAGED)
     try:
         node.install("--no-probe")
-        ours = theirs.replace("/usr/local/bin/runsc-here", "/usr/local/sbin/reassert-runsc-here")
+        ours = theirs.replace("/usr/local/bin/runsc-here", "/opt/reassert/reassert-runsc-here")
         assert path.read_text() == ours
-        assert "--hook /dev/null" in booted.path("/usr/local/sbin/reassert-runsc-here").read_text()
+        assert "--hook /dev/null" in booted.path("/opt/reassert/reassert-runsc-here").read_text()
         assert node.status()[1]["sandboxed"] == ["runtime"]
         path.write_text(ours + "  debug = true\n")
         node.take_out()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import marks
 import pytest
 
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.files import differences
 from e2e.node.wired import POLICY_FILE, Wirable
 from e2e.support import TOP
+
+pytestmark = marks.promise(
+    "Install wires every handler, tests it, and restarts no container; uninstall restores every byte"
+)
 
 INSTALL = "/src/reassert/install.sh"
 
@@ -32,7 +36,7 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     assert "is wired (runtime)." in installed.stdout
     assert "no hostile container was tried" in installed.stdout  # the first policy only looks on
     assert booted.path(POLICY_FILE).read_text() == (TOP / "config/policy.yaml").read_text()
-    assert booted.run("/usr/local/bin/reassert", "node", "status", check=False).returncode == 4  # Audit
+    assert booted.run("/usr/local/bin/reassert", "status", check=False).returncode == 4  # Audit
     for extra in EXTRAS:
         assert booted.path(extra).stat().st_size > 100, extra
     assert "policy.schema.json" in booted.path(POLICY_FILE).read_text()
@@ -40,7 +44,7 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     assert booted.run("find", "/opt/reassert", *others.split()).stdout == ""
     assert booted.run("stat", "--format=%a", "/opt/reassert", "/opt/reassert/start").stdout == "755\n644\n"
     again = booted.run("sh", INSTALL, "--engine", "containerd")
-    assert "nothing was restarted" in again.stdout
+    assert "no engine restarted" in again.stdout
     booted.path(POLICY_FILE).write_text(edited := "# mine\n" + booted.path(POLICY_FILE).read_text())
     booted.run("sh", INSTALL)
     assert booted.path(POLICY_FILE).read_text() == edited
@@ -56,20 +60,33 @@ def test_in_and_out_again(booted: BootedNode) -> None:
     assert not booted.path("/run/reassert").exists()
 
 
-def test_below_a_prefix(booted: BootedNode) -> None:
-    """As on a node on which /opt and /usr cannot be written."""
-    node = Wirable(booted, booted.snapshot(("/opt", "/usr/local")))
-    booted.run("sh", INSTALL, "--prefix", "/var/lib/reassert")
-    assert differences(node.before, booted.snapshot(("/opt", "/usr/local"))) == []
-    assert "/var/lib/reassert/sbin/reassert-runc" in node.config()
-    assert booted.run("/var/lib/reassert/bin/reassert", "node", "status", check=False).returncode == 4  # Audit
-    again = booted.run("/var/lib/reassert/bin/reassert", "node", "install")
-    assert "nothing was restarted" in again.stdout
-    moved = booted.run("sh", INSTALL, "--prefix", "/opt", check=False)
-    assert "wired with --prefix /var/lib/reassert; run `reassert node uninstall` first" in moved.stderr
+def test_a_preset_is_the_first_policy_in_audit_mode(booted: BootedNode) -> None:
+    node = Wirable(booted, booted.snapshot())
+    booted.run("sh", INSTALL, "--preset", "gpu")
+    printed = booted.run("/usr/local/bin/reassert", "policy", "preset", "gpu").stdout
+    assert booted.path(POLICY_FILE).read_text() == printed
+    assert "name: gpu-lockdown\nspec:\n  mode: Audit" in printed
+    booted.run("sh", INSTALL, "--preset", "gpu")
+    other = booted.run("sh", INSTALL, "--preset", "ca", check=False)
+    assert (other.returncode, "--preset writes a first policy only" in other.stderr) == (1, True), other.stderr
     booted.run("sh", INSTALL, "--uninstall", "--purge")
-    assert not booted.path("/var/lib/reassert").exists()
-    assert "reassert" not in node.config()
+    assert node.changes() == []
+
+
+def test_with_a_read_only_usr_local(booted: BootedNode) -> None:
+    """As on Flatcar."""
+    node = Wirable(booted, booted.snapshot())
+    booted.run("sh", "-c", "mount --bind /usr/local /usr/local && mount -o remount,bind,ro /usr/local")
+    try:
+        installed = booted.run("sh", INSTALL).stdout
+        assert "/usr/local/bin/reassert cannot be written: the command is /opt/reassert/reassert\n" in installed
+        assert "/opt/reassert/reassert-runc" in node.config()
+        assert booted.run("/opt/reassert/reassert", "status", check=False).returncode == 4  # Audit
+        assert "no engine restarted" in booted.run("/opt/reassert/reassert", "install").stdout
+        booted.run("sh", INSTALL, "--uninstall", "--purge")
+    finally:
+        booted.run("umount", "/usr/local")
+    assert node.changes() == []
 
 
 def test_wrong_usage(booted: BootedNode) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from collections.abc import Iterator
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.cri.client import Container, Pod, wait_for
@@ -67,9 +69,13 @@ def drop_in(node: BootedNode, text: str) -> None:
 
 
 def said(node: BootedNode) -> list[dict[str, Any]]:
-    """What the service itself wrote to the journal: JSON, line by line."""
+    """What the service itself wrote to the journal: its operation log, and its events in JSON."""
     lines = node.run("journalctl", "--no-pager", "--output=cat", f"_SYSTEMD_UNIT={UNIT}").stdout.splitlines()
-    return [json.loads(line) for line in lines]
+    return [json.loads(line) if line.startswith("{") else _logfmt(line) for line in lines]
+
+
+def _logfmt(line: str) -> dict[str, Any]:
+    return dict(word.split("=", 1) for word in shlex.split(line))
 
 
 def connections(node: BootedNode) -> int:
@@ -145,6 +151,7 @@ def test_the_watchdog_ends_one_that_hangs(node: BootedNode) -> None:
     assert_corrects(node)
 
 
+@marks.promise("The plugin reconnects by itself within two seconds, and can be launched by the runtime")
 def test_it_outlives_a_restart_of_containerd(node: BootedNode) -> None:
     process, before = node.property(UNIT, "MainPID"), connections(node)
     node.run("systemctl", "restart", "containerd")
@@ -155,7 +162,7 @@ def test_it_outlives_a_restart_of_containerd(node: BootedNode) -> None:
 
 
 def test_the_sandbox_of_the_unit_lets_a_policy_be_edited(node: BootedNode) -> None:
-    """It is in force for the next container, or for the one after if compiling it takes long (docs/nri.md)."""
+    """It is in force for the next container, or for the one after if compiling it takes long (internals/nri.md)."""
 
     def gpu() -> str:
         pod, container = start_hostile(node)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.node.booted import ENVIRONMENT, BootedNode
@@ -48,6 +49,13 @@ class Systemd:
         return next((line.rpartition(": ")[2] for line in lines if line.startswith(("cat: ", "mknod: "))), "")
 
 
+@marks.claim("exclusive", "runtime")
+@marks.hole(
+    "With `exclusive` and systemd's cgroups, privileged containers lost all devices at the next `daemon-reload`",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="low",
+)
 @pytest.mark.parametrize("suite", [OLD, "trixie", "forky"])
 def test_a_privileged_container_keeps_its_devices_when_systemd_sets_them_again(suite: str, boot: Boot) -> None:
     booted = boot(suite, images=False)

@@ -1,10 +1,11 @@
-"""`reassert node verify` on booted nodes: through docker, and where runtimes leave cgroups to systemd."""
+"""`reassert verify` on booted nodes: through docker, and where runtimes leave cgroups to systemd."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 
+import marks
 import pytest
 
 from e2e.conftest import RUNTIMES
@@ -13,6 +14,11 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CRUN, FORMATS, SANDBOX_IMAGE, Handler, containerd_config
 from e2e.support import POLICY, REASSERT, Node, run
+
+pytestmark = marks.promise(
+    "`verify` starts hostile containers, tries every way to a closed device, and reports `protected` only for"
+    " parts that were tried"
+)
 
 PROGRAM = "/src/reassert/dist/reassert/reassert"
 """Where a booted node has the frozen program."""

@@ -1,4 +1,4 @@
-"""`reassert node` on booted nodes: a node with company CAs, three handlers and a policy, and the commands."""
+"""Install and uninstall on booted nodes: a node with company CAs, three handlers and a policy, and the commands."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from e2e.cri.images import write_images
 from e2e.node.booted import BootedNode
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, Handler, containerd_config
 from e2e.node.files import Snapshot, differences
+from e2e.support import cleaned
 
 PROGRAM = "/src/reassert/dist/reassert/reassert"
 """The frozen program on a booted node, before it is installed."""
@@ -107,28 +108,29 @@ class Wirable:
     options: tuple[str, ...] = ()
 
     def node(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """`reassert node` with these arguments. No command ever shows a traceback."""
-        done = self.booted.run(self.program, "node", *arguments, check=False)
+        """A command with these arguments. No command ever shows a traceback."""
+        done = self.booted.run(self.program, *arguments, check=False)
         said = f"{arguments}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         assert "Traceback" not in done.stderr, said
         assert not check or done.returncode == 0, said
         return done
 
     def take_out(self) -> None:
-        """After a test: uninstall, if anything is installed."""
-        if self.booted.path("/var/lib/reassert").exists():
+        """After a test: uninstall, if anything is installed. An engine that does not answer is asked again."""
+        if self.booted.path("/var/lib/reassert").exists() and not cleaned("the wiring", lambda: self.node("uninstall")):
             self.node("uninstall")
 
     def install(self, *options: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """`node install` for containerd."""
-        return self.node("install", "--engine", "containerd", *self.options, *options, check=check)
+        """`install` for containerd. kata is accepted: it cannot be wired."""
+        accepted = ("--except", "handler/kata")
+        return self.node("install", "--engine", "containerd", *accepted, *self.options, *options, check=check)
 
     def verified(self) -> dict[str, str]:
-        """What `node verify` says of each handler."""
+        """What `verify` says of each handler."""
         return {name: handler["result"] for name, handler in self.verify().items()}
 
     def verify(self) -> dict[str, dict[str, Any]]:
-        """All that `node verify` says of each handler."""
+        """All that `verify` says of each handler."""
         done = self.node("verify", "--engine", "containerd", "-o", "json", check=False)
         found: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode == 0) == found["protected"]
@@ -138,13 +140,19 @@ class Wirable:
         """Exit status, wired adapters by handler, problems."""
         done = self.node("status", "--engine", "containerd", "-o", "json", check=False)
         found = json.loads(done.stdout)
+        assert found["exitStatus"] == done.returncode
         handlers = found["engines"].get("containerd", {"handlers": []})["handlers"]
         return done.returncode, {handler["name"]: handler["wired"] for handler in handlers}, found["problems"]
 
+    def json(self, *arguments: str) -> dict[str, Any]:
+        """What a command says of containerd as JSON."""
+        done = self.node(*arguments, "--engine", "containerd", "-o", "json", check=False)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
     def hints(self) -> list[str]:
-        """What `status` says of settings that do nothing."""
-        done = self.node("status", "--engine", "containerd", "-o", "json", check=False)
-        found: list[str] = json.loads(done.stdout)["hints"]
+        """What `status` says that is neither an error nor a warning."""
+        found: list[str] = self.json("status")["hints"]
         return found
 
     def events(self) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +11,9 @@ from e2e.conftest import RUNTIMES
 from e2e.cri.fixtures import evil, gpu_node, kubelet, node, runtime, start_pod
 from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
+from e2e.nri import recorder
 from e2e.nri.plugin import Plugin
-from e2e.support import REASSERT, Node, need, scratch
+from e2e.support import REASSERT, Node, need, remove_tree, scratch
 
 NRI_POLICY = f"""\
 apiVersion: reassert/v1
@@ -69,12 +69,12 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     It knows, for each real runtime X, the handlers
 
     X (with the second line), X-bare (NRI alone), X-open (like X; pods' annotations reach the OCI spec) and X-wrapped
-    (with the wrapper, for tests that start no plugin).
+    (with the wrapper, for tests that start no plugin). And `recorder`, of a shim that starts nothing.
     """
     generation = NRI_GENERATIONS[request.param]
     need(bool(generation.root and (generation.root / ".complete").exists()), f"{generation.root} (tests/roots.sh)")
     node = Node(scratch())
-    handlers = []
+    handlers = [Handler("recorder", "", shim=recorder.RUNTIME_TYPE)]
     for name, real in RUNTIMES.items():
         handlers += [
             Handler(name, real, base_spec=second_line(node)),
@@ -84,7 +84,7 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
         ]
     with running(node, generation, handlers) as containerd:
         yield containerd
-    shutil.rmtree(node.directory)
+    remove_tree(node.directory)
 
 
 @pytest.fixture(scope="session")

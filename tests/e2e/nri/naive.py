@@ -12,13 +12,13 @@ from typing import Any
 from e2e.cri.client import wait_for
 from e2e.support import Node
 from hook.core.decide import Case
-from hook.core.metrics import NoMetrics
-from hook.core.policy.resident import Resident
 from hook.nri import ttrpc
-from hook.nri.creation import Decider
+from hook.nri.creation import Decider, Question
 from hook.nri.plugin import Plugin
 from hook.nri.report import Report
 from hook.nri.request import Reply, Request
+from hook.resident.metrics import NoMetrics
+from hook.resident.policy import Resident
 
 Adjust = Callable[[Any, Any, Any], None]
 """Given the pod, the container and the ContainerAdjustment of the answer, which it fills."""
@@ -36,12 +36,12 @@ class Naive(Decider):
         self.asked.set()
         response = ttrpc.get("CreateContainerResponse")()
         self.adjust(pod, container, response.adjust)
-        reply = Reply(Case("nri", container.id, self.resident.get))
+        reply = Reply(Case(Question(self.resident), container.id))
         reply.payload = ttrpc.serialize(response)
         return reply
 
     def validate(self, request: Request, asked: Any) -> Reply:
-        return Reply(Case("nri", asked.container.id, self.resident.get))
+        return Reply(Case(Question(self.resident), asked.container.id))
 
 
 def setting(env: dict[str, str], again: bool = False) -> Adjust:
@@ -62,7 +62,7 @@ def naive_plugin(node: Node, nri: Path, adjust: Adjust, index: str = "10") -> It
     decider = Naive(node, adjust)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(str(nri))
-    plugin = Plugin(connection, decider, "naive", index)
+    plugin = Plugin(connection, decider, name="naive", index=index)
     thread = threading.Thread(target=plugin.run)
     thread.start()
     try:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
+import marks
 import pytest
 from unit.kubelet import claim, state
 from unit.podresources import PodResources, answer
@@ -76,6 +77,7 @@ def claimed(containerd: Containerd, kubelet: Kubelet, node: Node, gpu_node: Path
     return Claimed(containerd, kubelet, node, gpu_node)
 
 
+@marks.claim("exclusive-claims", "runtime@wrapped", "nri@bare")
 @pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
 def test_only_the_pod_of_the_claim_gets_its_devices(
     start_pod: StartPod, start_plugin: StartPlugin, claimed: Claimed, node: Node, handler: str
@@ -136,6 +138,7 @@ def assert_only_its_own(container: Container, number: int) -> None:
                 container.exec(*opened)
 
 
+@marks.claim("exclusive-claims", "runtime@wrapped", "nri@bare")
 @pytest.mark.parametrize(
     ("containerd", "handler"), [("1.7", "bare"), ("2.1", "bare"), ("2.1", "wrapped")], indirect=["containerd"]
 )
@@ -172,11 +175,12 @@ def test_each_container_has_its_own_claim(
     }
 
 
+@marks.claim("exclusive-claims", "runtime")
 def test_of_a_claim_of_two_requests_each_container_has_its_own(
     start_pod: StartPod, containerd: Containerd, claimed: Claimed, other_node: Path, node: Node
 ) -> None:
     """containerd knows the devices that kubelet asked for; kubelet does not tell them apart, and is not asked."""
-    note = node.store / "cri/containerd"  # as `node install` writes it
+    note = node.store / "cri/containerd"  # as `install` writes it
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(f"{containerd.directory}/containerd.sock\n")
     try:
@@ -190,6 +194,7 @@ def test_of_a_claim_of_two_requests_each_container_has_its_own(
         note.unlink()
 
 
+@marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
 def test_value_of_a_cdi_spec_is_the_last_one_of_its_name(start_pod: StartPod, containerd: Containerd) -> None:
     """`valueFrom.deviceAllocation` relies on the form in which containerd leaves it."""
     directory = containerd.view("etc/cdi")

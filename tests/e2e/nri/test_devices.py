@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -34,12 +35,15 @@ def test_without_a_plugin_a_pod_replaces_its_device(start_pod: StartPod, kubelet
     assert seen_device(other).startswith("character special file 1:5")
 
 
+@marks.claim("update", "runtime")
 @pytest.mark.parametrize("runtime", ["crun"])
 def test_a_resize_gives_no_device_back(start_pod: StartPod, kubelet: Kubelet, gpu_node: Path, node: Node) -> None:
     """By the wrapper. NRI refuses a container that asks for the device."""
     assert_a_resize_gives_nothing_back(kubelet, start_pod("wrapped"), gpu_node, node)
 
 
+@marks.claim("allocation", "nri")
+@marks.claim("exclusive", "nri")
 @pytest.mark.parametrize(("runtime", "handler"), [("crun", ""), ("runc", "bare")])
 def test_a_container_has_the_devices_that_were_allocated_to_it_and_no_others(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, gpu_node: Path, node: Node, handler: str
@@ -61,6 +65,7 @@ def test_a_container_has_the_devices_that_were_allocated_to_it_and_no_others(
         pod.create(name="volume", devices=[(str(gpu_node), "/dev/xvda")])
 
 
+@marks.claim("allocation", "nri")
 @one_runtime
 def test_env_is_the_device_plugins_or_the_default(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet
@@ -73,6 +78,7 @@ def test_env_is_the_device_plugins_or_the_default(
         assert visible(pod.run(name=name, image=HOSTILE, env=[(VISIBLE, "GPU-4"), (VISIBLE, "all")])) == value
 
 
+@marks.claim("allocation", "nri")
 @one_runtime
 def test_annotations_of_a_device_plugin_cannot_be_made_up(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, node: Node, containerd: Containerd

@@ -19,7 +19,7 @@ def test_pods_hold_all_with_the_nri_plugin(
 ) -> None:
     node.compile(policy(node))
     start_plugin()
-    status, found, output = suite_of(containerd, runtime, HOSTILE)
+    status, found, output = suite_of(containerd, runtime, HOSTILE, "--half", "hostile")
     assert status == 0, output
     assert of_result(found, "error", "FAILED") == set(), output
 

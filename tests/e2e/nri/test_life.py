@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import marks
 import pytest
 
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -14,7 +15,10 @@ from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.support import REASSERT, Node
 
-pytestmark = one_runtime
+pytestmark = [
+    one_runtime,
+    marks.promise("The plugin reconnects by itself within two seconds, and can be launched by the runtime"),
+]
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
@@ -46,6 +50,7 @@ def test_launched_from_the_plugin_directory(launched: Containerd, start_pod: Sta
     assert next(event for event in events if event.get("id") == container.id)["adapter"] == "nri"
 
 
+@marks.claim("pod-selector", "nri")
 def test_pod_labels_decide(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
     match = "match: {podSelector: {matchLabels: {tier: web}}, ifUnknown: Skip}"  # the hook does not see labels
     node.write_policy(NRI_POLICY.replace("{name: gpu,", f"{{name: gpu, {match},"))

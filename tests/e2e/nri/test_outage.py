@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError, Pod, wait_for
@@ -19,6 +20,10 @@ from e2e.nri.conftest import StartPlugin
 from e2e.nri.plugin import Plugin
 from e2e.nri.test_override import ENV
 from e2e.support import suspend
+
+pytestmark = marks.promise(
+    "The plugin reconnects by itself within two seconds, and can be launched by the runtime", about="NRI"
+)
 
 BACK_WITHIN = 2.0
 
@@ -88,6 +93,7 @@ def bring_back(plugin: Plugin, start_plugin: StartPlugin) -> Plugin:
     return plugin
 
 
+@marks.claim("outage", "nri")
 @pytest.mark.parametrize(
     ("containerd", "runtime", "harm"), [("1.7", "runc", killed), ("2.1", "crun", stopped)], indirect=["containerd"]
 )

@@ -6,11 +6,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.fixtures import StartPod, one_runtime
-from e2e.cri.hostile import RESERVED, assert_no_annotation_steers_a_runtime, reserved_in
+from e2e.cri.hostile import NOT_UTF8, RESERVED, assert_no_annotation_steers_a_runtime, reserved_in
 from e2e.cri.images import HOSTILE, PLAIN, layout
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin, oldest
@@ -35,6 +36,9 @@ def test_without_a_plugin_the_override_wins(start_pod: StartPod, evil: Path) -> 
     assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["evil.crt"]
 
 
+@marks.claim("env", "nri")
+@marks.claim("exec", "nri")
+@marks.claim("mounts", "nri")
 @pytest.mark.parametrize(
     ("containerd", "runtime", "paths"),
     [
@@ -74,6 +78,8 @@ def logged(node: Node, kind: str) -> list[dict[str, Any]]:
     return [event for event in node.logged() if event["event"] == kind]
 
 
+@marks.claim("env", "nri")
+@marks.claim("absent-env", "nri")
 @one_runtime
 def test_what_nri_cannot_correct_is_refused(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
     """It replaces only the first of two entries of one name, and removes no env. No base_runtime_spec helps it here."""
@@ -92,6 +98,48 @@ def test_what_nri_cannot_correct_is_refused(start_pod: StartPod, start_plugin: S
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
 
 
+@marks.claim("allowed-env", "nri")
+@one_runtime
+def test_allowed_values_stay_others_are_replaced_or_refused(
+    start_pod: StartPod, start_plugin: StartPlugin, node: Node
+) -> None:
+    """What NRI can set is replaced; the container whose value would have to be removed is refused."""
+    allowed = "[{name: LEVEL, oneOf: [low, high], else: low}, {name: DEBUG, oneOf: ['0']}]"
+    node.write_policy(NRI_POLICY + f"  - {{name: allowed, env: {allowed}}}\n")
+    start_plugin()
+    pod = start_pod("bare")
+    for name, given, wanted in (
+        ("one", [("LEVEL", "high"), ("DEBUG", "0")], {"LEVEL=high", "DEBUG=0"}),
+        ("two", [("LEVEL", "top"), ("LEVEL", "high")], {"LEVEL=high"}),
+        ("three", [("LEVEL", "top")], {"LEVEL=low"}),
+        ("four", [], set()),
+    ):
+        container = pod.run(name=name, image=PLAIN, env=given)
+        for environ in (container.environ(), container.exec_environ()):
+            assert {entry for entry in environ if entry.startswith(("LEVEL", "DEBUG"))} == wanted
+    with pytest.raises(CriError, match="env DEBUG was set to a value that is not allowed, and NRI cannot remove env"):
+        pod.create(name="five", image=PLAIN, env=[("DEBUG", "1")])
+    with pytest.raises(CriError, match="env LEVEL occurs more than once"):
+        pod.create(name="six", image=PLAIN, env=[("LEVEL", "high"), ("LEVEL", "top")])
+
+
+@pytest.mark.parametrize("containerd", ["1.7", "2.1"], indirect=True)
+@one_runtime
+def test_env_that_is_not_utf8_gains_nothing(start_pod: StartPod, start_plugin: StartPlugin) -> None:
+    start_plugin()
+    pod = start_pod("bare")
+    env = [("NVIDIA_VISIBLE_DEVICES", NOT_UTF8), ("REQUESTS_CA_BUNDLE", f"/tmp/evil{NOT_UTF8}")]
+    container = pod.run(image=PLAIN, env=[*env, ("TEXT", NOT_UTF8)])
+    assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == RESERVED
+
+
+@marks.claim("mounts", "nri")
+@marks.hole(
+    "With NRI and runc 1.1, a pod's mount at `/proc/self/root/etc/ssl` lay over the reserved one",
+    since="0.1.0",
+    fixed="0.1.0",
+    severity="high",
+)
 @oldest
 @one_runtime
 @pytest.mark.parametrize("path", ["/proc/self/root/etc/ssl", "/proc/1/root/etc/ssl/certs"])
@@ -109,6 +157,9 @@ def test_a_mount_through_a_process_does_not_land_on_ours(
     assert container.mounts()[-1][1:] == ("/etc/ssl", "ro,relatime")
 
 
+@marks.claim("mounts", "nri")
+@marks.claim("links", "nri")
+@marks.claim("volumes-above", "nri")
 @one_runtime
 @pytest.mark.parametrize("target", ["/etc/ssl", "/etc/ssl/certs", "/etc"])
 def test_second_line_finds_a_volume_that_a_link_of_another_volume_leads_over_ours(
@@ -138,6 +189,12 @@ def long_env(size: int) -> list[tuple[str, str]]:
     return [*((f"LONG_{number}", "x" * 100_000) for number in range(size // 100_000)), *ENV]
 
 
+@marks.hole(
+    "A pod with more than 4 MiB of env disconnected the NRI plugin from containerd 1.7, and started unchanged",
+    since="0.1.0",
+    fixed="0.1.0",
+    severity="high",
+)
 @oldest
 @one_runtime
 def test_more_env_than_nri_can_say_does_not_send_the_plugin_away(
@@ -154,6 +211,7 @@ def test_more_env_than_nri_can_say_does_not_send_the_plugin_away(
     assert plugin.connections() == before, plugin.said()
 
 
+@marks.hole("A pod with more than 4 MiB of env disconnected the NRI plugin from containerd 1.7, and started unchanged")
 @oldest
 @one_runtime
 def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin_away(
@@ -173,6 +231,13 @@ def test_more_running_containers_than_nri_can_say_at_once_do_not_keep_the_plugin
     wait_for(adjusted, "an adjusted container")
 
 
+@marks.hole(
+    "With NRI and containerd 1.7, an image with more than 16 MiB of ENV stopped all later starts until the "
+    "plugin's restart",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+)
 @oldest
 @one_runtime
 def test_more_env_of_an_image_than_nri_can_send_at_all_holds_no_container_up(
@@ -200,6 +265,7 @@ def test_more_env_of_an_image_than_nri_can_send_at_all_holds_no_container_up(
     assert reserved_in(container.environ()) == RESERVED, plugin.said()
 
 
+@marks.claim("unsafe-annotations", "nri")
 @pytest.mark.parametrize("runtime", ["crun"])
 def test_annotations_that_steer_a_runtime_do_not_arrive(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, node: Node, tmp_path: Path

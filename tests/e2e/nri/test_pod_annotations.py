@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -37,6 +38,10 @@ def test_without_the_rule_the_annotation_gives_the_device(
         assert seen_device(pod.run()).startswith("character special file 1:b")
 
 
+@marks.claim("other-plugins", "nri")
+@marks.hole(
+    "A pod's annotation asked another NRI plugin for a device (CDI)", since="0.1.0", fixed="0.3.0", severity="high"
+)
 @pytest.mark.parametrize("index", ["05", "20"], ids=["before ours", "after ours"])
 def test_asking_by_an_annotation_of_the_pod_is_refused(
     start_pod: StartPod,

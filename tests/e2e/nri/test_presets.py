@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -26,6 +27,7 @@ def on_disk(example: str) -> str:
     return "".join(line for line in example.splitlines(keepends=True) if "medium: Memory" not in line)
 
 
+@marks.claim("empty-dir", "nri")
 @pytest.mark.parametrize("runtime", ["crun"])
 def test_the_containers_of_a_pod_share_it(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node
@@ -35,6 +37,7 @@ def test_the_containers_of_a_pod_share_it(
     assert_its_pod_alone_shares(presets, start_pod)
 
 
+@marks.claim("empty-dir", "nri")
 @pytest.mark.parametrize(
     ("containerd", "runtime", "variant"), [("1.7", "runc", "bare"), ("2.1", "crun", "")], indirect=["containerd"]
 )
@@ -54,6 +57,7 @@ def test_no_runtime_is_led_to_the_node_by_a_link_in_it(
         assert [point for _, point, _ in second.mounts("/cache")] == ["/cache"]
 
 
+@marks.claim("empty-dir", "nri")
 @one_runtime
 def test_in_memory_is_for_the_wrapper(
     presets: Presets, start_pod: StartPod, start_plugin: StartPlugin, node: Node

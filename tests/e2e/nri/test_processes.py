@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import marks
 import pytest
 
 from e2e.cri.client import CriError
@@ -11,6 +12,7 @@ from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.support import Node
 
 
+@marks.claim("shared-processes", "nri")
 @one_runtime
 def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
     node.compile(NRI_POLICY + "  - {name: alone, sharedProcesses: Refuse}\n")
@@ -22,6 +24,7 @@ def test_pod_that_shares_its_processes_is_refused(start_pod: StartPod, start_plu
     start_pod("bare").run(name="app")
 
 
+@marks.claim("remount", "nri")
 @pytest.mark.parametrize("runtime", ["crun"])
 def test_remounted_reserved_mount_cannot_be_written(start_pod: StartPod, start_plugin: StartPlugin, node: Node) -> None:
     """By the hook behind the plugin. The plugin alone cannot prevent it."""

@@ -1,11 +1,11 @@
-"""The engine's own validator requires the plugin, as `node install --adapter nri` sets it where the engine has it."""
+"""The engine's own validator requires the plugin, as `install --adapter nri` sets it where the engine has it."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 
+import marks
 import pytest
 
 from e2e.conftest import RUNTIMES
@@ -15,7 +15,7 @@ from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.test_validation import VISIBLE, validates
-from e2e.support import Node, need, scratch
+from e2e.support import Node, need, remove_tree, scratch
 
 _REQUIRED = """\
 [plugins."io.containerd.nri.v1.nri".default_validator]
@@ -25,7 +25,10 @@ _REQUIRED = """\
 
 __all__ = ["validates"]
 
-pytestmark = one_runtime
+pytestmark = [
+    one_runtime,
+    marks.promise("An engine with a validator requires the plugin, and starts no container without it"),
+]
 
 
 @pytest.fixture(scope="module", params=["2.1"])
@@ -37,7 +40,7 @@ def containerd(request: pytest.FixtureRequest) -> Iterator[Containerd]:
     handlers = [Handler("runc-bare", RUNTIMES["runc"]), Handler("runc", RUNTIMES["runc"])]
     with running(node, replace(generation, config=generation.config + _REQUIRED), handlers) as containerd:
         yield containerd
-    shutil.rmtree(node.directory)
+    remove_tree(node.directory)
 
 
 def test_nothing_starts_before_the_plugin_is_there(

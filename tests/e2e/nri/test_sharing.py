@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -43,6 +44,7 @@ def pod_logs(containerd: Containerd) -> Iterator[Path]:
         path.rmdir()
 
 
+@marks.claim("trusted", "runtime@wrapped", "nri@bare")
 @pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
 def test_a_pod_author_gets_a_shared_device_and_no_other(
     start_pod: StartPod, start_plugin: StartPlugin, kubelet: Kubelet, node: Node, pod_logs: Path, handler: str

@@ -1,8 +1,10 @@
-"""`reassert node verify` where NRI does the work: with the plugin, without it, and without the second line."""
+"""`reassert verify` where NRI does the work: with the plugin, without it, and without the second line."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import marks
 
 from e2e.conftest import RUNTIMES
 from e2e.cri.kubelet import cdi_spec, exclusive
@@ -10,6 +12,11 @@ from e2e.cri.node import Containerd
 from e2e.cri.verify import verify
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.support import Node
+
+pytestmark = marks.promise(
+    "`verify` starts hostile containers, tries every way to a closed device, and reports `protected` only for"
+    " parts that were tried"
+)
 
 CLOSED = "  - {name: closed, annotations: [{name: 'gpu.example/*', absent: true}]}\n"
 TLS = "  - {name: tls, env: [{name: PYTHONHTTPSVERIFY, absent: true}]}\n"

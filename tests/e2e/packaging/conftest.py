@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from e2e.packaging.chroot import Chroot
-from e2e.support import REASSERT, TOP, need, run, scratch
+from e2e.support import REASSERT, TOP, need, remove_tree, run, scratch
 
 FAST = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
 """xz takes 15 seconds."""
@@ -28,7 +28,7 @@ INSTALLED = "/var/lib/reassert/node/installed.json"
 BELOW_A_PREFIX = """{"parts": {"containerd": {
 "adapters": ["runtime"], "runtimeClass": null, "files": {}, "references": [], "directories": [], "units": [],
 "notes": {"program": "/srv/own/reassert/reassert", "prefix": "/srv/own"}}}}"""
-"""INSTALLED where containerd calls a program that `install.sh --prefix /srv/own` placed."""
+"""INSTALLED where containerd calls a program that 0.3's `install.sh --prefix /srv/own` placed."""
 PLACED = "/srv/own/reassert/start"
 """A file of that program."""
 
@@ -67,7 +67,7 @@ def debs() -> Iterator[Path]:
         policy.write(NEW_POLICY)
     run("dpkg-deb", "--root-owner-group", "--build", "-Zgzip", "-z1", str(second / "tree"), str(directory / "2.deb"))
     yield directory
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +79,7 @@ def bare(debs: Path) -> Iterator[Chroot]:
     for name in ("1.deb", "2.deb"):
         os.link(debs / name, directory / "upper/debs" / name)
     yield chroot
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +89,7 @@ def with_first(bare: Chroot) -> Iterator[Chroot]:
     chroot = Chroot(directory, bare)
     chroot.run(INSTALL)
     yield chroot
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a test calls as reassert: the program in a Debian 11 that is mounted in `root` beside this file, with the processes
-# and the files of the test around it. tests/release.sh copies it to a directory that a node of the tests has too. A hook
+# and the files of the test around it. tests/lab/release.sh copies it to a directory that a node of the tests has too. A hook
 # in the container's own namespaces cannot be started like this.
 set -eu
 PATH=/usr/sbin:/usr/bin:/sbin:/bin

@@ -1,4 +1,4 @@
-"""`packaging/build.sh --core`: the program without hook/ops and hook/node starts containers as the whole one does."""
+"""`packaging/build.sh --core`: the program without ops, node and inside starts containers as the whole one does."""
 
 from __future__ import annotations
 
@@ -9,11 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.support import REASSERT, TOP, need, run
 
-pytestmark = [pytest.mark.frozen, pytest.mark.root, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.frozen,
+    pytest.mark.root,
+    pytest.mark.slow,
+    marks.promise(
+        "`packaging/build.sh --core` builds a program without node and ops that starts containers as the whole "
+        "one does",
+        about="Packages and cluster",
+    ),
+]
 
 ENGINE_TESTS = (
     "test_hook.py::test_the_hook_puts_the_mount_back_over_a_pods",
@@ -42,15 +52,17 @@ def core() -> Path:
 def test_it_has_no_wings(core: Path) -> None:
     assert {path.name for path in (core.parent / "lib/hook").iterdir() if path.is_dir()} == {
         "agent",
+        "compile",
         "core",
         "entry",
         "nri",
+        "resident",
     }
     said = run(str(core), "--help").stdout
     commands = {"agent", "cdi", "dispatcher", "hook", "nri", "policy", "runtime"}
     assert set(re.findall(r"^  (\w+)\b", said, re.MULTILINE)) == commands
-    refused = run(str(core), "node", "status", check=False)
-    assert (refused.returncode, "invalid choice: 'node'" in refused.stderr) == (2, True)
+    refused = run(str(core), "status", check=False)
+    assert (refused.returncode, "invalid choice: 'status'" in refused.stderr) == (2, True)
 
 
 def test_it_has_the_modules_of_the_whole_program(core: Path) -> None:

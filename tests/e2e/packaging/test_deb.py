@@ -8,9 +8,19 @@ import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
+import marks
+
 from e2e.packaging.chroot import Chroot
 from e2e.packaging.conftest import BELOW_A_PREFIX, INSTALL, INSTALLED, PLACED, POLICY, UPGRADE, build, frozen
 from e2e.support import REASSERT, TOP, need, run
+from hook.core.policy.store import STORE_FORMAT
+
+pytestmark = marks.promise(
+    "The Debian package upgrades while containers start, leaves a policy that was there first, containers "
+    "that start after any removal, and no file after a purge; a package and install.sh leave each other's "
+    "wiring alone",
+    about="Packages and cluster",
+)
 
 PROGRAM = "/usr/lib/reassert/reassert"
 
@@ -85,25 +95,55 @@ def test_containers_start_while_it_is_upgraded(installed: Chroot) -> None:
     """dpkg replaces file by file; each start is wholly the old program's or wholly the new one's."""
     installed.put("/bundle/config.json", CONFIG)
     installed.run(DISPATCHER)
-    old = installed.run(f"readlink {PROGRAM}").stdout
+    old = installed.run(f"readlink -f {PROGRAM}").stdout
     loop = "until grep -q started /starts.1 && grep -q started /starts.2; do sleep 0.05; done"
     upgrade = UPGRADE.replace(" --force-unsafe-io", "")
     installed.run(f"{STARTS}{loop}; {upgrade}; touch /stop; wait")
     lines = installed.run("cat /starts.*").stdout.splitlines()
     assert set(lines) == {"started"}
-    new = installed.run(f"readlink {PROGRAM}").stdout
+    new = installed.run(f"readlink -f {PROGRAM}").stdout
     assert new != old
-    assert installed.run("ls /usr/lib/reassert").stdout.split() == [new.split("/")[0], "front", "reassert", "start"]
+    names = {new.split("/")[4], "current", "front", "next", "reassert", "start"}
+    assert set(installed.run("ls /usr/lib/reassert").stdout.split()) == names
+
+
+@marks.promise(
+    "An upgrade from each release, and a downgrade, keep the last good policy in force where the program "
+    "refuses the policy file, and a package that refuses it does not become the program"
+)
+def test_a_version_that_does_not_take_the_policy_does_not_become_the_program(installed: Chroot) -> None:
+    """Starts go on through the version before, with the last good policy, until the policy is corrected."""
+    installed.put("/bundle/config.json", CONFIG)
+    installed.run(f"{DISPATCHER}; reassert policy compile > /dev/null")
+    good = installed.read(POLICY)
+    installed.put(POLICY, good.replace("rules:", "rulez:"))
+    upgrade = UPGRADE.replace(" --force-unsafe-io", "")
+    loop = "until grep -q started /starts.1 && grep -q started /starts.2; do sleep 0.05; done"
+    said = installed.run(f"{STARTS}{loop}; {upgrade} && exit 1; touch /stop; wait").stdout
+    assert f"{POLICY}:" in said
+    assert "stays the program" in said
+    assert "dpkg --configure reassert" in said
+    assert set(installed.run("cat /starts.*").stdout.splitlines()) == {"started"}
+    program = installed.run(f"readlink -f {PROGRAM}").stdout.strip()
+    assert "later.txt" not in installed.run(f"ls {os.path.dirname(program)}/lib").stdout
+    assert state(installed) == "half-configured 0.3.0-2"
+    assert installed.run("reassert-true create --bundle /bundle c", check=False).returncode == 0
+    installed.put(POLICY, good)
+    installed.run("dpkg --configure reassert")
+    assert state(installed) == "installed 0.3.0-2"
+    program = installed.run(f"readlink -f {PROGRAM}").stdout.strip()
+    assert "later.txt" in installed.run(f"ls {os.path.dirname(program)}/lib").stdout
+    assert "before" not in installed.run("ls /usr/lib/reassert").stdout
 
 
 def test_a_dispatcher_needs_no_restart_of_the_bootloader(installed: Chroot) -> None:
-    """It names no version, and sets what the version that is installed needs (docs/performance.md)."""
+    """It names no version, and sets what the version that is installed needs (docs/project/performance.md)."""
     real, wrapped = "/usr/local/sbin/real", "/usr/local/sbin/reassert-real"
     installed.put(real, "#!/bin/sh\nprintenv\n", 0o755)
     installed.put("/bundle/config.json", CONFIG)
     script = f"reassert dispatcher --real {real} > {wrapped}; chmod 755 {wrapped}; reassert policy compile > /dev/null"
     installed.run(script)
-    content = installed.run(f"readlink {PROGRAM}").stdout.split("/")[0]
+    content = installed.run(f"readlink -f {PROGRAM}").stdout.split("/")[4]
     assert content not in installed.read(wrapped)
     trace = installed.directory / "trace"
     strace = ("strace", "--follow-forks", "--trace=execve", f"--output={trace}")
@@ -114,20 +154,25 @@ def test_a_dispatcher_needs_no_restart_of_the_bootloader(installed: Chroot) -> N
     assert not [line for line in seen if line.startswith("_PYI")]
 
 
-def test_dpkg_switches_to_a_version_when_all_of_it_is_there(debs: Path) -> None:
-    """It renames files in the archive's order, `start` and the link last (dpkg's deferred extraction)."""
-    names = [line.split()[5] for line in run("dpkg-deb", "--contents", str(debs / "1.deb")).stdout.splitlines()]
-    program = [name for name in names if name.startswith("./usr/lib/reassert/") and not name.endswith("/")]
-    assert [os.path.basename(name) for name in program[-3:]] == ["start", "front", "reassert"]
+def test_no_file_of_the_package_is_the_switch(debs: Path) -> None:
+    """dpkg replaces files before postinst asks the new version. What engines call leads through `current`."""
+    lines = run("dpkg-deb", "--contents", str(debs / "1.deb")).stdout.splitlines()
+    links = dict(line.split(" ./", 1)[1].split(" -> ") for line in lines if " -> " in line and "/lib/reassert/" in line)
+    called = {f"usr/lib/reassert/{name}": f"current/{name}" for name in ("start", "front", "reassert")}
+    assert called.items() <= links.items()
+    assert not [line for line in lines if line.endswith("/current") or "/current ->" in line]
+
+
+COMPILED = f"/var/lib/reassert/etc-reassert-policy.yaml.{STORE_FORMAT}.json"
 
 
 def test_an_upgrade_compiles_the_policy_of_a_node_in_use(installed: Chroot) -> None:
     shipped = installed.read(POLICY)
     installed.run("reassert policy compile > /dev/null")
-    installed.put("/var/lib/reassert/etc-reassert-policy.yaml.json", "another version's")
+    installed.put(COMPILED, "another version's")
     installed.run(UPGRADE)
     assert installed.read(POLICY) == shipped  # an upgrade changes no policy
-    assert '"source":"/etc/reassert/policy.yaml"' in installed.read("/var/lib/reassert/etc-reassert-policy.yaml.json")
+    assert '"source":"/etc/reassert/policy.yaml"' in installed.read(COMPILED)
 
 
 def test_goes_without_a_trace_and_comes_back(debian: Chroot) -> None:
@@ -225,7 +270,7 @@ def test_a_node_that_cannot_be_unwired_keeps_the_package(installed: Chroot) -> N
     before = installed.files()
     done = installed.run("dpkg --remove reassert", check=False)
     assert done.returncode == 1
-    assert "reassert: 'reassert node uninstall' failed, see above" in done.stdout
+    assert "reassert: 'reassert uninstall' failed, see above" in done.stdout
     assert state(installed) == "installed 0.3.0-1"
     assert before.items() <= installed.files().items()
     installed.run("reassert --version")

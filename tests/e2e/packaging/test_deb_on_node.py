@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from unit.ops.trust.authority import bundle, ca, key, roots
 
@@ -17,6 +18,18 @@ from e2e.node.engines import CONFIG
 from e2e.packaging.conftest import INSTALL, UPGRADE
 from e2e.packaging.test_deb import POLICY, PROGRAM
 from hook import __version__
+
+pytestmark = [
+    marks.promise(
+        "Install, upgrade and uninstall, also of the package, and each command of break-glass.md leave an event",
+        about="Events and metrics",
+    ),
+    marks.promise(
+        "The Debian package upgrades while containers start, leaves a policy that was there first, containers "
+        "that start after any removal, and no file after a purge; a package and install.sh leave each other's "
+        "wiring alone"
+    ),
+]
 
 UNIT = "reassert-nri.service"
 AGENT = ("reassert-agent.socket", "reassert-agent.service")
@@ -141,7 +154,7 @@ def test_from_installation_to_purge(node: BootedNode) -> None:
     assert visible(node) == {f"{VISIBLE}=all"}
 
     node.path(POLICY).write_text(POLICY_TEXT)
-    sh(node, "reassert node install --adapter runtime,nri --no-probe")
+    sh(node, "reassert install --adapter runtime,nri --no-probe")
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=void"}
     agent = {"ActiveState": "active", "UnitFileState": "enabled"}
@@ -151,18 +164,18 @@ def test_from_installation_to_purge(node: BootedNode) -> None:
     answering = node.property(AGENT[1], "MainPID")
 
     assert logged(node) == [("node.install", None)]
-    wired = sh(node, "cat /usr/local/sbin/reassert-runc")
+    wired = sh(node, "cat /opt/reassert/reassert-runc")
     engine = node.property("containerd.service", "MainPID")
     sh(node, upgrade)
     wait_for(lambda: node.property(AGENT[1], "MainPID") not in ("0", answering), "the new agent", node.trouble)
-    assert sh(node, "cat /usr/local/sbin/reassert-runc") == wired
+    assert sh(node, "cat /opt/reassert/reassert-runc") == wired
     assert node.property("containerd.service", "MainPID") == engine
     wait_for(lambda: node.property(AGENT[1], "ActiveState") == "active", "its connection", node.trouble)
     assert node.property(AGENT[0], "ActiveState") == "active"
     process = node.property(AGENT[1], "MainPID")
     assert sh(node, f"readlink /proc/{process}/exe") == sh(node, f"readlink -f {PROGRAM}")
     assert visible(node) == {f"{VISIBLE}=void"}
-    sh(node, "reassert node status")
+    sh(node, "reassert status")
     wait_for(lambda: logged(node)[1:] == [("node.upgrade", __version__)], "the event of the upgrade", node.trouble)
 
     trust_store_follows_its_sources(node)
@@ -192,7 +205,7 @@ def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: Boo
     node.path(POLICY).write_text(POLICY_TEXT)
     sh(node, f"{install} < /dev/null")
     assert node.path(POLICY).read_text() == POLICY_TEXT
-    sh(node, "reassert node install --adapter runtime,nri --no-probe")
+    sh(node, "reassert install --adapter runtime,nri --no-probe")
     node.wait_for_cri()
     pod = node.cri.run_pod("")
     container = pod.run(env=[(VISIBLE, "all")])
@@ -211,42 +224,42 @@ def test_a_package_that_goes_unconfigured_leaves_containers_that_start(node: Boo
     assert container.exec_environ()
     pod.remove()
     assert [node.property(unit, "ActiveState") for unit in AGENT] == ["inactive"] * 2
-    assert "install the package again" in sh(node, "/usr/lib/reassert/reassert node status 2>&1 || :")
+    assert "install the package again" in sh(node, "/usr/lib/reassert/reassert status 2>&1 || :")
     purged = sh(node, "dpkg --purge reassert 2>&1")
     assert "install the package again, then run '/usr/lib/reassert/reassert node uninstall --purge'" in purged
     assert node.path(POLICY).read_text() == POLICY_TEXT
 
-    sh(node, f"{install}; reassert node install --adapter runtime,nri --no-probe")
+    sh(node, f"{install}; reassert install --adapter runtime,nri --no-probe")
     node.wait_for_cri()
     assert visible(node) == {f"{VISIBLE}=void"}
     sh(node, upgrade.replace("--install", "--unpack"))
-    sh(node, f"dpkg --remove reassert; {upgrade}; reassert node uninstall --purge; dpkg --purge reassert")
+    sh(node, f"dpkg --remove reassert; {upgrade}; reassert uninstall --purge; dpkg --purge reassert")
     node.wait_for_cri()
     assert in_journal(node)[-3:] == [("node.uninstall", __version__), ("node.purge", None), ("node.purge", None)]
     assert node.path(CONFIG).read_bytes() == containerd
     assert visible(node) == {f"{VISIBLE}=all"}
-    for path in ("/usr/local/sbin/reassert-runc", "/usr/lib/reassert", "/etc/reassert", "/var/lib/reassert"):
+    for path in ("/opt/reassert/reassert-runc", "/usr/lib/reassert", "/etc/reassert", "/var/lib/reassert"):
         assert not node.path(path).exists()
 
 
 def test_a_node_has_one_installation(node: BootedNode) -> None:
     """Each refuses beside the other, and says how to move."""
     install, _ = scripts(node)
-    copied = "/src/reassert/dist/reassert/reassert node install --no-probe"
+    copied = "/src/reassert/dist/reassert/reassert install --no-probe"
     assert "is wired (runtime)" in sh(node, copied)
     refused = node.run("sh", "-c", f"{install} 2>&1", check=False)
     assert refused.returncode == 1
     assert "run '/opt/reassert/reassert node uninstall', install the package" in refused.stdout
     assert not node.path(PROGRAM).exists()
-    sh(node, f"/opt/reassert/reassert node uninstall; dpkg --purge reassert; {install}")
+    sh(node, f"/opt/reassert/reassert uninstall; dpkg --purge reassert; {install}")
     for command in (copied, "/src/reassert/install.sh"):
         refused = node.run("sh", "-c", f"{command} 2>&1", check=False)
         assert refused.returncode == 1
         assert "the package of reassert is installed on this node" in refused.stdout
     assert not node.path("/opt/reassert").exists()
-    sh(node, "reassert node install --no-probe")
-    assert "/usr/lib/reassert/" in sh(node, "cat /usr/local/sbin/reassert-runc")
+    sh(node, "reassert install --no-probe")
+    assert "/usr/lib/reassert/" in sh(node, "cat /opt/reassert/reassert-runc")
     refused = node.run("sh", "-c", f"{copied.replace('install --no-probe', 'uninstall')} 2>&1", check=False)
     assert "run `/usr/lib/reassert/reassert node uninstall` first" in refused.stdout
     sh(node, "dpkg --purge reassert")
-    assert not node.path("/usr/local/sbin/reassert-runc").exists()
+    assert not node.path("/opt/reassert/reassert-runc").exists()

@@ -1,6 +1,6 @@
 """The files of a release, made of this checkout's frozen program: reproducible, complete, and they install.
 
-packaging/release.sh builds the program on Debian 11, which takes too long for each run. tests/release.sh tries its
+packaging/release.sh builds the program on Debian 11, which takes too long for each run. tests/lab/release.sh tries its
 files on each Debian.
 """
 
@@ -11,24 +11,34 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import marks
 import pytest
 
+from e2e.cri.client import wait_for
 from e2e.packaging.chroot import Chroot
 from e2e.packaging.conftest import BELOW_A_PREFIX, EPOCH, FAST, INSTALLED, PLACED
-from e2e.support import REASSERT, TOP, need, run, scratch
+from e2e.support import REASSERT, TOP, need, remove_tree, run, scratch
 from hook import __version__
+
+pytestmark = marks.promise(
+    "The files of a release are reproducible, complete, and install without network, Python or compiler",
+    about="Packages and cluster",
+)
 
 LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000")
 """podman's own are above this machine's, if the tests run in a container."""
 QUICK = os.environ | FAST | EPOCH | {"RPM_PAYLOAD": "w1.gzdio", "GZIP_LEVEL": "1"}
 MACHINE = os.uname().machine
 ARCHIVE = f"reassert-{__version__}-linux-{MACHINE}"
+IMAGE = f"reassert:{__version__}"
 RPM = f"reassert-{__version__}-1.{MACHINE}.rpm"
 
 
@@ -70,7 +80,7 @@ def base() -> Iterator[Path]:
                         shutil.copy(Path(word).with_name(name), (directory / word[1:]).with_name(name))
     subprocess.run(["tar", "-C", directory, "-cf", directory / "base.tar", "bin", "lib", "lib64"], check=True)
     yield directory / "base.tar"
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +91,7 @@ def release(base: Path) -> Iterator[Path]:
     directory = scratch()
     pack(TOP, directory, base)
     yield directory
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 def test_two_directories_give_the_same_bytes(release: Path, base: Path, directory: Path) -> None:
@@ -224,6 +234,196 @@ def test_the_image_is_loaded_and_runs(release: Path, directory: Path) -> None:
     assert manifest["annotations"]["org.opencontainers.image.ref.name"] == name  # ctr images import takes it as it is
 
 
+class Registry:
+    """Debian's registry, with the releases below a web server beside it."""
+
+    def __init__(self, directory: Path, releases: Path) -> None:
+        self.directory, self.releases = directory, releases
+        self.host, self.web = (f"localhost:{port()}" for _ in range(2))
+        (directory / "registry.json").write_text(
+            json.dumps(
+                {
+                    "version": 0.1,
+                    "log": {"accesslog": {"disabled": True}},
+                    "storage": {"filesystem": {"rootdirectory": str(directory / "store")}},
+                    "http": {"addr": self.host},
+                }
+            )
+        )
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        registry = [str(TOP / "build/docker-registry"), "serve", str(self.directory / "registry.json")]
+        web = [sys.executable, "-m", "http.server", "--bind", "localhost", self.web.partition(":")[2]]
+        with (
+            (self.directory / "log").open("w") as log,
+            subprocess.Popen(registry, stdout=log, stderr=log) as one,
+            subprocess.Popen(web, cwd=self.releases, stdout=log, stderr=log) as other,
+        ):
+            try:
+                for host in (self.host, self.web):
+                    wait_for(lambda host=host: answers(host), host, (self.directory / "log").read_text)
+                yield
+            finally:
+                one.terminate()
+                other.terminate()
+
+    def publish(self, release: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Without TLS, for which the certificate of the registry would have to be this machine's."""
+        publish = str(TOP / "packaging/release/publish.py")
+        return run(publish, str(release), f"{self.host}/platform", "--plain-http", check=check)
+
+    def digest(self, name: str) -> str:
+        """Of what the registry has under a name."""
+        shown = run("skopeo", "inspect", "--tls-verify=false", "--raw", f"docker://{self.host}/platform/{name}")
+        return f"sha256:{hashlib.sha256(shown.stdout.encode()).hexdigest()}"
+
+
+def answers(host: str) -> bool:
+    name, _, number = host.partition(":")
+    with suppress(OSError), socket.create_connection((name, int(number))):
+        return True
+    return False
+
+
+def port() -> int:
+    """One that is free."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return int(free.getsockname()[1])
+
+
+def with_sums(release: Path, directory: Path) -> Path:
+    """The same release in a directory that is named as its version, with the checksums of packaging/release.sh."""
+    named = directory / __version__
+    shutil.copytree(release, named)
+    (named / "SHA256SUMS").write_text("".join(f"{digest(path)}  {path.name}\n" for path in sorted(named.iterdir())))
+    return named
+
+
+@pytest.fixture
+def registry(release: Path, directory: Path) -> Iterator[Registry]:
+    need((TOP / "build/docker-registry").exists(), "build/docker-registry (tests/tool.sh)")
+    need(shutil.which("skopeo") is not None, "skopeo")
+    releases = directory / "releases"
+    releases.mkdir()
+    with_sums(release, releases)
+    registry = Registry(directory, releases)
+    with registry.serving():
+        yield registry
+
+
+HELM = """#!/usr/bin/env -S {python} -I
+import sys, pathlib, helm_python
+install, name, chart, version, number, namespace, where = sys.argv[1:]
+assert (install, version, namespace) == ("install", "--version", "-n")
+client = helm_python.RegistryClient(plain_http=True)
+helm_python.pull(chart, client=client, version=number, destination=".", plain_http=True)
+(archive,) = pathlib.Path().glob("*.tgz")
+with helm_python.Chart.load_archive(archive.read_bytes()) as loaded:
+    assert (loaded.name, loaded.version) == ("reassert", number)
+    print("\\n".join(loaded.render({{}}, name=name, namespace=where).values()))
+"""
+"""helm of Helm's own library: it takes the chart from the registry, and prints what it would apply."""
+
+
+def test_a_published_release_is_got_and_installed_as_the_page_says(registry: Registry, directory: Path) -> None:
+    """docs/project/releases.md's own commands, with Debian's registry and Helm's library."""
+    registry.publish(registry.releases / __version__)
+    page = (TOP / "docs/project/releases.md").read_text()
+    node, cluster = re.findall(r"```sh\n(.*?)```", page.partition("\n## ")[0], re.DOTALL)
+    places = {
+        "RELEASES": f"http://{registry.web}",
+        "REGISTRY": f"{registry.host}/platform",
+        "VERSION": __version__,
+        "ARCH": MACHINE,
+        "install.sh": "install.sh --dry-run --engine containerd",  # a chroot has no engine to restart
+    }
+    node, cluster = (re.sub("|".join(places), lambda found: places[found[0]], each) for each in (node, cluster))
+    machine = Chroot(directory)
+    get, install = node.rsplit("\n", 2)[:2]
+    subprocess.run(["sh", "-euc", get], cwd=directory / "upper", check=True)
+    assert "/etc/containerd/config.toml" in machine.run(f"cd /; {install}").stdout
+    helm = directory / "bin/helm"
+    helm.parent.mkdir()
+    helm.write_text(HELM.format(python=sys.executable))
+    helm.chmod(0o755)
+    path = {"PATH": f"{helm.parent}:{os.defpath}", "HOME": str(directory)}
+    done = subprocess.run(["sh", "-euc", cluster], cwd=directory, env=path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    digest = registry.digest(f"reassert:{__version__}")
+    assert f"image: {registry.host}/platform/reassert@{digest}" in done.stdout
+
+
+def test_the_index_names_each_file_of_each_release(registry: Registry) -> None:
+    release = registry.releases / __version__
+    older = {"version": "0.3.0", "directory": "0.3.0", "signed": True, "image": "i", "chart": "c", "files": []}
+    index = registry.releases / "index.json"
+    index.write_text(json.dumps({"version": 1, "releases": [older]}))
+    registry.publish(release)
+    ours, theirs = json.loads(index.read_text())["releases"]
+    assert theirs == older
+    assert (ours["version"], ours["directory"], ours["signed"]) == (__version__, __version__, False)
+    assert {each["name"]: each["sha256"] for each in ours["files"]} == {
+        path.name: digest(path) for path in release.iterdir() if path.name != "SHA256SUMS"
+    }
+    assert ours["image"].endswith(registry.digest(f"reassert:{__version__}"))
+    assert ours["chart"].endswith(registry.digest(f"charts/reassert:{__version__}"))
+    config = json.loads(run("skopeo", "inspect", "--tls-verify=false", "--raw", "--config", ours_chart(ours)).stdout)
+    assert (config["name"], config["version"], config["apiVersion"]) == ("reassert", __version__, "v2")
+
+
+def ours_chart(entry: dict[str, str]) -> str:
+    return "docker://" + entry["chart"].removeprefix("oci://").partition("@")[0]
+
+
+def test_the_image_has_each_architecture_of_the_release(registry: Registry, directory: Path) -> None:
+    release = registry.releases / __version__
+    (image,) = release.glob("*-image-*.tar")
+    other = directory / "other"
+    other.mkdir()
+    run("tar", "-C", str(other), "-xf", str(image))
+    run("umoci", "config", "--image", f"{other}:localhost/reassert:{__version__}", "--architecture", "riscv64")
+    run("umoci", "gc", "--layout", str(other))
+    run("tar", "-C", str(other), "-cf", str(release / f"reassert-{__version__}-image-riscv64.tar"), ".")
+    registry.publish(release)
+    shown = run("skopeo", "inspect", "--tls-verify=false", "--raw", f"docker://{registry.host}/platform/{IMAGE}").stdout
+    own = run("dpkg", "--print-architecture").stdout.strip()
+    assert [each["platform"]["architecture"] for each in json.loads(shown)["manifests"]] == sorted([own, "riscv64"])
+
+
+def test_what_is_published_is_never_replaced(registry: Registry) -> None:
+    release = registry.releases / __version__
+    registry.publish(release)
+    index = (registry.releases / "index.json").read_bytes()
+    published = registry.digest(f"charts/reassert:{__version__}")
+    assert "published already, the same" in registry.publish(release).stdout
+    archive = release / f"{ARCHIVE}.tar.gz"
+    changed = registry.publish(replaced(archive, release), check=False)
+    assert (changed.returncode, "is published already, with another content" in changed.stderr) == (1, True)
+    assert registry.digest(f"charts/reassert:{__version__}") == published
+    assert (registry.releases / "index.json").read_bytes() == index
+    archive.write_bytes(b"half of it")
+    done = registry.publish(release, check=False)
+    assert (done.returncode, f"{archive} has another checksum than in SHA256SUMS" in done.stderr) == (1, True)
+    (release / "SHA256SUMS").unlink()
+    assert "SHA256SUMS is missing" in registry.publish(release, check=False).stderr
+
+
+def replaced(archive: Path, release: Path) -> Path:
+    """The release with another chart in its archive."""
+    work = release.parent / "work"
+    work.mkdir()
+    run("tar", "-C", str(work), "-xzf", str(archive))
+    with (work / ARCHIVE / "packaging/kubernetes/chart/values.yaml").open("a") as values:
+        values.write("# another line\n")
+    run("tar", "-C", str(work), "-czf", str(archive), ARCHIVE)
+    remove_tree(work)
+    sums = release / "SHA256SUMS"
+    sums.write_text(re.sub(rf"\w+(?=  {archive.name})", digest(archive), sums.read_text()))
+    return release
+
+
 def test_the_sbom_names_every_part(release: Path) -> None:
     bom = json.loads((release / f"{ARCHIVE}.cdx.json").read_text())
     assert (bom["bomFormat"], bom["specVersion"], bom["metadata"]["component"]["version"]) == (
@@ -252,9 +452,9 @@ def test_the_sbom_names_every_part(release: Path) -> None:
 
 
 def test_a_signature_is_checked_as_the_page_says(directory: Path) -> None:
-    """docs/verify-release.md's own commands."""
+    """docs/project/releases.md's own commands."""
     need(shutil.which("ssh-keygen") is not None, "ssh-keygen")
-    page = (TOP / "docs/verify-release.md").read_text()
+    page = (TOP / "docs/project/releases.md").read_text()
     run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(directory / "key"))
     (directory / f"{ARCHIVE}.tar.gz").write_text("an archive")
     subprocess.run(f"sha256sum {ARCHIVE}.tar.gz > SHA256SUMS", shell=True, cwd=directory, check=True)

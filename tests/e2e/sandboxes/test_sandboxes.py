@@ -6,12 +6,19 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import marks
 import pytest
 
 from e2e.cri.images import PLAIN, write_images
 from e2e.sandboxes.outside import PASSWORD, PORTS, url
 from e2e.sandboxes.world import CLIENTS, HOSTILE, HOSTILE_ENV, PROXY_NAMES, WHOLE, World, world
 from e2e.trust.images import answers
+
+pytestmark = marks.promise(
+    "With the example of an egress proxy, clients in containers of docker and podman use a real intercepting "
+    "proxy and trust its CA alone, in a hostile image and job too",
+    about="Trust store",
+)
 
 RUNTIMES = [("docker", ""), ("podman", "crun")]
 if WHOLE:
@@ -51,7 +58,7 @@ def expected(trusts: Callable[[dict[str, Any]], Iterable[str]]) -> dict[str, dic
 
 
 def test_without_it_clients_trust_what_the_image_does(before: World) -> None:
-    """dockerd's own runc is never wired (docs/node-engines.md)."""
+    """dockerd's own runc is never wired (docs/engines.md)."""
     proxy = [f"--env={name}={url('proxy')}" for name in PROXY_NAMES]
     found = tried(before, "docker", "runc", *proxy, "--env=NODE_USE_ENV_PROXY=1")
     assert found == expected(lambda client: () if client.get("roots") else ("attacker", "public"))

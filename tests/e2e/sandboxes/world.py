@@ -1,7 +1,7 @@
 """A node with docker and podman whose containers reach nothing but proxies (outside.py), and clients for them.
 
 The clients are programs of Debian that containers have as a volume: in CI copies of this machine's, with
-REASSERT_SANDBOXES=1 (tests/sandboxes/run.sh) all of build/roots/sandboxes, and of PyPI.
+REASSERT_SANDBOXES=1 (tests/lab/sandboxes/run.sh) all of build/roots/sandboxes, and of PyPI.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from e2e.trust.images import JAVA
 WHOLE = os.environ.get("REASSERT_SANDBOXES") == "1"
 CLIENTS = [
     client
-    for client in tomllib.loads((TOP / "tests/sandboxes/clients.toml").read_text())["client"]
+    for client in tomllib.loads((TOP / "tests/e2e/sandboxes/clients.toml").read_text())["client"]
     if WHOLE or not client.get("whole")
 ]
 EXAMPLE = (TOP / "config/examples/egress-proxy.yaml").read_text()
@@ -162,7 +162,7 @@ class World:
         system = str(self.outside / "web.pem")  # the node has no roots of its own
         self.node.run(PACKAGED, "trust", "build", "sandboxes", "--system", system)
         for engine in ("docker", "podman"):
-            self.node.run(PACKAGED, "node", "install", "--engine", engine, "--no-agent", "--no-probe")
+            self.node.run(PACKAGED, "install", "--engine", engine, "--no-agent", "--no-probe")
 
     def container(
         self, engine: str, runtime: str, *options: str, image: str = IMAGE

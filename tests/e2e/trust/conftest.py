@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from e2e.support import REASSERT, Bundle, run, scratch
+from e2e.support import REASSERT, Bundle, remove_tree, run, scratch
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.images import lay_out
 
@@ -44,7 +43,7 @@ def company() -> Iterator[Company]:
         made = Company(directory, directory / "trust", authority, attacker, {"company": port, "attacker": other})
         made.build(authority)
         yield made
-    shutil.rmtree(directory)
+    remove_tree(directory)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Root file systems with the CA files of a distribution, and programs that make TLS connections.
 
-The programs are Debian's: of this machine, or of the root that REASSERT_TRUST_ROOT names (tests/trust/run.sh), which
+The programs are Debian's: of this machine, or of the root that REASSERT_TRUST_ROOT names (tests/lab/trust/run.sh). It
 has Node.js and Java too. The layouts of other distributions are laid out in an overlay, with the links that their
 packages have, and the paths that are compiled into OpenSSL lead there as in those distributions. The image's own CA
 files all hold the attacker's CA.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import marks
 import pytest
 
 from e2e.runtimes import guarded
@@ -14,7 +15,13 @@ from e2e.support import REASSERT, Bundle, Node, Running, run
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.conftest import Company
 from e2e.trust.images import BUNDLE, LAYOUTS, PROGRAMS, READ_THERE, answers, probe
-from hook.core.policy.trust import table
+from hook.compile.trust import table
+
+pytestmark = marks.promise(
+    "By `trust` in a rule alone, programs in images of six distributions trust the added CA, and no CA that "
+    "the pod or the image brings",
+    about="Trust store",
+)
 
 RUNC = "/usr/sbin/runc"
 Image = Callable[[str], Bundle]

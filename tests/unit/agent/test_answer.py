@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook import __version__
@@ -25,21 +26,28 @@ from hook.agent.clients import Client, Clients, Job
 from hook.agent.memory import Memory
 from hook.agent.service import listener_at
 from hook.agent.work import Asking, answer
+from hook.compile.in_force import refresh
 from hook.core.base.errors import ReassertError, Usage
-from hook.core.decide import Case, Verdict
+from hook.core.decide import Case
 from hook.core.linux.mountns import own_directories
-from hook.core.metrics import NoMetrics
-from hook.core.policy.compiler import refresh
-from hook.core.reserve import Reserved
+from hook.core.reserve.reserved_env import Reserved
+from hook.core.verdict import Verdict
 from hook.entry import hook as hooks
 from hook.entry import protocol
 from hook.entry.caller import SENTRY
 from hook.entry.write_spec import stamp
+from hook.resident.metrics import NoMetrics
 from unit.core.linux.node import Node, libc
 from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
 
-pytestmark = pytest.mark.root
+pytestmark = [
+    pytest.mark.root,
+    marks.promise(
+        "The agent does nothing for a caller that the kernel does not show to be the node's own root; front obeys"
+        " no agent of another user or of a container"
+    ),
+]
 
 Fixed = dict[str, Any]
 
@@ -209,7 +217,7 @@ def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None
         (b"x", 1, "not a request"),
         (b"", 1, "closed without a request"),
         (None, 0, "the request has no descriptor"),
-        (b"x" * (protocol.LIMIT + 1), 1, "the request is too large"),
+        (b"x" * (protocol.FRAME_LIMIT + 1), 1, "the request is too large"),
     ],
 )
 def test_client_that_no_front_can_be_is_dropped(
@@ -230,7 +238,7 @@ def test_silent_client_is_dropped_after_a_second_and_not_before(agent: Agent) ->
         while not agent.counters.as_json()["dropped"]:
             agent.clients.expire()
             time.sleep(0.01)
-        assert time.monotonic() - began > protocol.SECONDS - 0.1
+        assert time.monotonic() - began > protocol.ANSWER_SECONDS - 0.1
         assert connection.recv(100) == b""
     assert agent.counters.new_drops() == {"no request within a second": 1}
 
@@ -266,9 +274,9 @@ def test_connection_that_fails_is_dropped_for_that(agent: Agent) -> None:
 
 @pytest.mark.parametrize("free", range(4))
 def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
-    agent: Agent, here: int, free: int, capfd: pytest.CaptureFixture[str]
+    agent: Agent, here: int, free: int, oplog_lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    """Without a free descriptor the kernel is not asked: the reason is `error`, and the error is on standard error."""
+    """Without a free descriptor the kernel is not asked: the reason is `error`, and the operation log has the error."""
     with agent.connected(agent.frame("create", "0a"), here) as connection:
         with free_descriptors(free):
             job = agent.take()
@@ -285,7 +293,8 @@ def test_caller_that_cannot_be_looked_at_is_no_foreign_one(
             return
         assert connection.recv(100) == protocol.cold("error")
     assert agent.counters.as_json()["cold"] == {"error": 1}
-    assert "Too many open files" in capfd.readouterr().err
+    [line] = [line for line in oplog_lines() if line["reason"] == "error"]
+    assert (line["event"], "Too many open files" in line["error"]) == ("caller.refused", True)
 
 
 def test_threads_that_close_the_connections_of_others_are_limited(agent: Agent) -> None:
@@ -404,7 +413,7 @@ def test_systemds_socket_is_taken_over_and_not_removed(
         ({"store": "/other"}, {}, "options"),
         ({"events": "/other"}, {}, "options"),
         ({"version": "0.0.0"}, {}, "version"),
-        ({}, {"late": protocol.SECONDS}, "late"),
+        ({}, {"late": protocol.ANSWER_SECONDS}, "late"),
         ({}, {"hung_up": True}, "late"),
     ],
 )
@@ -496,7 +505,7 @@ def test_files_that_differ_for_the_caller_or_are_too_large_start_cold(agent: Age
 def test_exec_finds_its_container_in_the_records_of_each_runtime(
     agent: Agent, here: int, file: str, record: Fixed
 ) -> None:
-    agent.write(annotations=stamp({}, Reserved({"CA": "/ca.pem"}, []), ""))
+    agent.write(annotations=stamp({}, Reserved({"CA": "/ca.pem"}, []), fingerprint=""))
     target = agent.directory / "state" / file
     target.parent.mkdir(parents=True)
     target.write_text(json.dumps(record).replace("BUNDLE", str(agent.bundle)))
@@ -539,15 +548,15 @@ def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
             return given
 
     where = [f"--{name}={getattr(agent.memory, of)}" for name, of in WHERE]
-    arguments = hooks.options_of([*where, "createRuntime"]), Caller({})
-    assert agent._thread.submit(hooks.run, *arguments).result() == 0
+    caller = Caller(hooks.options_of([*where, "createRuntime"]), {})
+    assert agent._thread.submit(hooks.run, caller).result() == 0
     assert len(agent.node.rows("/etc/ssl")) == 1
     assert cold(hook, agent, "createRuntime", given) == "mount"  # read-only for a container that can remount
     given = state(agent, capabilities={"bounding": []})
     assert hook(agent, "createRuntime", given) == protocol.go()
     assert cold(hook, agent, "createRuntime", given + b" " * (4 << 20)) == "size"
     assert cold(hook, agent, "createRuntime", given.replace(str(agent.bundle).encode(), b"/")) == "bundle"
-    for stage, reason in (("createContainer", "stage"), ("precreate", "stage"), ("none", "options")):
+    for stage, reason in (("createContainer", "stage"), ("precreate", "options"), ("none", "options")):
         assert cold(hook, agent, stage, given) == reason
 
 
@@ -570,7 +579,7 @@ WHERE = (("policy", "source"), ("store", "directory"), ("events", "events"))
 
 
 def test_start_without_an_event_names_its_runtime_or_else_its_container(agent: Agent, here: int) -> None:
-    """Of a hook `node status` finds the runtime by the container's id; the wrapper is told its real runtime."""
+    """Of a hook `status` finds the runtime by the container's id; the wrapper is told its real runtime."""
     given = state(agent, capabilities={"bounding": []}).replace(b'"0a"', b'"0b"')
     agent.config.write_text(agent.config.read_text().replace("team-ca", "team-a"))
     assert hook(agent, "createRuntime", given) == protocol.go()
@@ -611,6 +620,13 @@ def test_probe_of_node_verify_is_counted_apart_and_cold_where_it_is_to_be(
     assert cold(asked) == cold(hook, agent, "createRuntime", given) == "probe"
 
 
+@marks.hole(
+    "A correction that the agent made just before front's deadline had no event",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="low",
+    found="fuzz",
+)
 def test_correction_that_is_in_place_has_its_event_though_front_waits_no_longer(agent: Agent, here: int) -> None:
     """A cold start would find the corrected file, and would have no event to write."""
     agent.write()
@@ -619,11 +635,12 @@ def test_correction_that_is_in_place_has_its_event_though_front_waits_no_longer(
         request = protocol.Request(agent.frame("create", "0a"))
         caller = Asking(agent.memory, request, Client(ours, agent.front.pid, 0o22), here)
         other = Asking(agent.memory, request, Client(ours, agent.front.pid, 0o22), here)
-        options, verdict = caller.options(request), Verdict("", {"event": "container.edited"})
+        case, verdict = Case(caller, "0a"), Verdict()
+        verdict.event = {"event": "container.edited"}
         caller.replace(str(agent.config), b"{}")
         theirs.close()
-        caller.report(options, verdict)
-        assert cold(other.report, options, verdict) == LATE, "nothing was replaced"
+        caller.report(case, verdict)
+        assert cold(other.report, case, verdict) == LATE, "nothing was replaced"
     [line] = Path(agent.memory.events).read_text().splitlines()
     assert json.loads(line)["event"] == "container.edited"
 
@@ -646,9 +663,9 @@ def test_exec_that_went_cold_after_its_file_was_replaced_is_counted_once(agent: 
     with ours, theirs:
         request = protocol.Request(agent.frame("exec", "0a"))
         caller = Asking(agent.memory, request, Client(ours, agent.front.pid, 0o22), here)
-        options, case = caller.options(request), Case("runtime", "0a", agent.memory.policy)
+        case = Case(caller, "0a")
         caller.replace(str(agent.config), b"{}")
-        caller.count(options, case, is_exec=True)
+        caller.count(case, is_exec=True)
         theirs.close()
-        assert cold(caller.count, options, case, is_exec=True) == LATE
+        assert cold(caller.count, case, is_exec=True) == LATE
     assert [len(each["starts"]) for each in agent.memory.starts.as_json()] == [1]

@@ -6,10 +6,13 @@ import os
 import time
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.agent import filecache
 from hook.agent.filecache import FileCache, is_settled
+
+pytestmark = marks.promise("No cached value of the agent is older than its file", about="Agent")
 
 
 def read(path: Path, cache: FileCache[str], calls: list[int]) -> str:

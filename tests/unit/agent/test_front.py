@@ -16,14 +16,17 @@ import subprocess
 import threading
 from pathlib import Path
 
+import marks
 import pytest
 from e2e.support import need
 
 from hook import __version__
-from hook.core.container.spec import LIMIT
+from hook.core.container.spec import CONFIG_LIMIT
 from hook.entry import protocol
 from hook.entry.dispatcher import HEADER
 from unit.support import ROOT
+
+pytestmark = marks.promise("front reads no byte beyond a frame or a file's header", about="Agent")
 
 SOURCE = ROOT / "packaging" / "front" / "front.c"
 WARNINGS = ["-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror", f'-DVERSION="{__version__}"']
@@ -114,11 +117,11 @@ def test_it_takes_little_memory(tmp_path: Path) -> None:
 def test_both_sides_have_the_same_limits() -> None:
     text = SOURCE.read_text()
     enums = dict(re.findall(r"(\w+) = ([\w <]+)[,} ]", text))
-    assert int(enums["FRAME"]) == protocol.LIMIT
+    assert int(enums["FRAME"]) == protocol.FRAME_LIMIT
     assert int(enums["HEADER"]) == HEADER
     assert int(enums["ARGUMENTS"]) == protocol.ARGUMENTS
-    assert int(enums["DEADLINE_MS"]) == protocol.SECONDS * 1000
-    assert enums["STDIN_LIMIT"].strip() == f"{LIMIT >> 20} << 20"
+    assert int(enums["DEADLINE_MS"]) == protocol.ANSWER_SECONDS * 1000
+    assert enums["STDIN_LIMIT"].strip() == f"{CONFIG_LIMIT >> 20} << 20"
     for kind, name in (("G", "GO"), ("A", "CHANGED"), ("R", "REFUSED"), ("C", "COLD")):
         assert f"{name} = '{kind}'" in text
     assert f'"{protocol.REQUEST.decode()}"' in text
@@ -316,12 +319,16 @@ def test_a_socket_whose_path_no_address_holds_is_absent(tmp_path: Path, front: P
 def test_a_request_may_be_as_long_as_a_frame_and_no_longer(tmp_path: Path, front: Path) -> None:
     hook = Front(tmp_path, front)
     assert hook.run("", answer=protocol.go())[0] == 0
-    most = protocol.LIMIT - len(b"\0".join(hook.request))
+    most = protocol.FRAME_LIMIT - len(b"\0".join(hook.request))
     assert hook.run("x" * most, answer=protocol.go())[0] == 0
     assert hook.request[-2:] == [b"x" * most, b""]
     assert hook.run("x" * (most + 1), answer=protocol.go())[1].startswith(b"--cold=request|")
 
 
+@marks.promise(
+    "The agent does nothing for a caller that the kernel does not show to be the node's own root; front obeys"
+    " no agent of another user or of a container"
+)
 @pytest.mark.users
 def test_an_agent_of_another_user_is_not_obeyed(tmp_path: Path, front: Path) -> None:
     hook = Front(tmp_path, front)

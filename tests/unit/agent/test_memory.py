@@ -12,12 +12,12 @@ import pytest
 from hook.agent.answers import Fallback
 from hook.agent.filecache import SETTLED_NS
 from hook.agent.memory import LAST, Memory, WarmStarts, lasts
+from hook.compile.in_force import refresh
 from hook.core.decide import Case
-from hook.core.policy.compiler import refresh
 from hook.entry import protocol
 from hook.entry.caller import Options
 from unit.shortage import free_descriptors
-from unit.support import document
+from unit.support import WithPolicy, document
 
 RULE = {"name": "r", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
@@ -84,9 +84,9 @@ def test_last_starts_of_all_runtimes_fit_into_a_status(memory: Memory) -> None:
     starts, options = WarmStarts(), Options([])
     for number in range(40):
         for _ in range(LAST + 1):
-            starts.add(options, Case("runtime", f"{number}-" * 1000, memory.policy), is_exec=bool(number % 2))
+            starts.add(options, Case(WithPolicy(memory.policy), f"{number}-" * 1000), is_exec=bool(number % 2))
         options.real = f"/usr/local/bin/{number}"
     found = starts.as_json()
     assert {len(each["starts"]) for each in found} == {LAST}
     assert [each["exec"] for each in found[:3]] == [False, True, False]
-    assert len(json.dumps(found)) < protocol.LIMIT // 2
+    assert len(json.dumps(found)) < protocol.FRAME_LIMIT // 2

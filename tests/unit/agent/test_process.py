@@ -16,16 +16,23 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook import __version__
+from hook.compile.in_force import refresh
 from hook.core.policy import store
-from hook.core.policy.compiler import refresh
 from hook.entry import protocol
 from unit.kubelet import entry, write_checkpoint
 from unit.support import CONTAINERD, ROOT, config, document, leased, reassert
 
-pytestmark = pytest.mark.root
+pytestmark = [
+    pytest.mark.root,
+    marks.promise(
+        "An edit is compiled by the agent or the NRI plugin, before a container start needs it", about="Policy"
+    ),
+    marks.promise("A stuck request holds no other one up, and SIGTERM ends the agent while all hang"),
+]
 
 RULE = {"name": "r", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
@@ -52,12 +59,14 @@ class Process:
         self.notified.bind(str(directory / "notify"))
         self.notified.settimeout(60)
 
-    def start(self, *before: str) -> None:
+    def start(self, *before: str, form: str = "json", stderr: int | None = None) -> None:
+        """`form`: of the operation log. `stderr`: a descriptor for it, in place of a file."""
         command = [*before, sys.executable, str(ROOT / "hook" / "__main__.py"), "agent", "--socket", self.path]
-        command += ["--policy", self.policy, "--store", self.store, "--events", self.events]
+        command += ["--policy", self.policy, "--store", self.store, "--events", self.events, "--log-format", form]
         environment = {**os.environ, "NOTIFY_SOCKET": str(self.directory / "notify")}
-        with (self.directory / "stderr").open("wb") as stderr:
-            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=stderr)
+        with (self.directory / "stderr").open("wb") as file:
+            given = file.fileno() if stderr is None else stderr
+            self.process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stderr=given)
         assert self.notified.recv(4096).decode().splitlines() == ["READY=1", "STATUS=listening"]
         wait_until(lambda: self.events in self.files())  # the last of those that it keeps open
 
@@ -69,9 +78,9 @@ class Process:
                 found.add(os.readlink(link))
         return found
 
-    def frame(self, *arguments: str, kind: str = "runtime", version: str = __version__) -> bytes:
+    def frame(self, *arguments: str, kind: str = "runtime", version: str = __version__, real: str = "/real") -> bytes:
         """A request as front sends it."""
-        head = [protocol.REQUEST.decode(), version, kind, "/real", self.policy, self.store, self.events, "", ""]
+        head = [protocol.REQUEST.decode(), version, kind, real, self.policy, self.store, self.events, "", ""]
         return ("\0".join([*head, *arguments]) + "\0").encode()
 
     def connected(self) -> socket.socket:
@@ -89,7 +98,7 @@ class Process:
 
     def ask(self, frame: bytes) -> bytes:
         with self.send(frame) as connection:
-            return connection.recv(protocol.LIMIT)
+            return connection.recv(protocol.FRAME_LIMIT)
 
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.ask(protocol.STATUS))
@@ -112,6 +121,10 @@ class Process:
         log = Path(self.events)
         events = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         return [event for event in events if event["event"] == f"agent.{kind}"]
+
+    def said(self) -> list[dict[str, Any]]:
+        """The operation log."""
+        return [json.loads(line) for line in (self.directory / "stderr").read_text().splitlines()]
 
     def end(self) -> None:
         """SIGTERM, as systemd sends it."""
@@ -168,7 +181,15 @@ def test_what_it_answered_is_in_its_status_and_in_its_last_event(agent: Process)
     assert {key: event["answers"][key] for key in counts} == counts
     assert (event["level"], event["message"]) == ("info", "answered 3 container starts and hooks")
     assert os.listdir(agent.directory / "run") == []
-    assert (agent.directory / "stderr").read_bytes() == b""
+    said = agent.said()
+    assert [line["event"] for line in said] == [
+        *("agent.started", "policy.in-force", "start.cold", "caller.refused", "agent.stopped", "start.cold")
+    ]
+    assert {key: said[4][key] for key in ("warm", "cold", "dropped")} == {
+        "warm": "go:1 changed:1 refused:1",
+        "cold": "version:2",
+        "dropped": 1,
+    }
 
 
 def test_nothing_of_a_request_stays(agent: Process) -> None:
@@ -215,7 +236,7 @@ WAITING = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from hook.agent.holder import Holder
-from hook.core.policy.resident import Resident
+from hook.resident.policy import Resident
 from hook.core.policy.store import NoPolicy
 at = sys.argv[2]
 """
@@ -225,7 +246,7 @@ at = sys.argv[2]
     ("thread", "file"),
     [
         ("Resident(at + '/policy', at + '/store').get(0)", "store/.lock"),
-        ("Holder().hold(NoPolicy(at + '/policy', ''), at + '/compiled', at + '/log')", "log"),
+        ("Holder(set()).hold(NoPolicy(at + '/policy', ''), at + '/compiled', at + '/log')", "log"),
     ],
 )
 def test_thread_that_waits_for_a_lease_holds_up_no_end(root_dir: Path, thread: str, file: str) -> None:

@@ -9,10 +9,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
+import marks
 import pytest
 
 from hook.agent import workers
 from hook.agent.workers import READY, Workers
+
+pytestmark = marks.promise(
+    "A stuck request holds no other one up, and SIGTERM ends the agent while all hang", about="Agent"
+)
 
 
 def threads() -> int:
@@ -39,7 +44,7 @@ class Pool(Workers[int]):
         take: Callable[[int], int | None] = lambda _: None,
     ) -> None:
         self.poll = select.epoll()
-        super().__init__(limit, self.poll, take, work, prepare, idle=0.1)
+        super().__init__(limit, poll=self.poll, take=take, work=work, prepare=prepare, idle=0.1)
         self.made.append(self)
 
 

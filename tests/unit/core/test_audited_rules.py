@@ -7,19 +7,27 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.container.identity import identify
-from hook.core.decide import CONFIG, CONTAINER, Case, Done, Verdict
+from hook.core.decide import Case
 from hook.core.events import line
 from hook.core.plan import Plan, plan
+from hook.core.verdict import CONFIG, CONTAINER, Verdict
 from hook.node.artifacts.specs import cdi_spec, reserved_env
 from hook.node.probe.hostile import covering
 from hook.node.sources import look_at
 from unit.nri.support import RESPONSE, running
-from unit.support import CONTAINERD, POD, bind, document, examples, lines, policy, problems, spec, values_of
+from unit.support import CONTAINERD, POD, WithPolicy, bind, document, examples, lines, policy, problems, spec, values_of
+
+pytestmark = marks.promise(
+    "A rule in Audit mode beside enforced rules changes nothing that these decide, and its hostPath that "
+    "hangs delays no container",
+    about="Policy",
+)
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 PROXY = {"name": "proxy", "mode": "Audit", "env": [{"name": "PROXY", "value": "p"}]}
@@ -35,12 +43,12 @@ class Tried:
         self.policy = policy(*rules, **fields)
         self.spec = spec(env=list(env), mounts=mounts or [], **CONDITIONS)
 
-        def act(decided: Plan, target: Any) -> Done:
+        def act(decided: Plan, target: Any) -> Verdict:
             if not decided.audit_only():
                 decided.apply(target)
-            return Done(CONTAINER if draft else CONFIG, draft=draft)
+            return Verdict(CONTAINER if draft else CONFIG, draft=draft)
 
-        self.case = Case("runtime", "0a", lambda: self.policy)
+        self.case = Case(WithPolicy(lambda: self.policy), "0a")
         self.verdict: Verdict = self.case.run(lambda: (identify(self.spec), self.spec), act)
 
     @property
@@ -200,11 +208,11 @@ def test_exception_of_a_tried_rule_refuses_nothing() -> None:
     rule = {"name": "tried", "mode": "Audit", "deviceAllocations": {"env": True}}
     target = spec(env=["CA=/evil"], annotations={"io.kubernetes.cri.sandbox-id": "x"}, linux={"cgroupsPath": "/x"})
     node = policy(CA, rule)
-    case = Case("runtime", "0a", lambda: node)
+    case = Case(WithPolicy(node), "0a")
 
-    def act(decided: Plan, spec: Any) -> Done:
+    def act(decided: Plan, spec: Any) -> Verdict:
         decided.apply(spec)
-        return Done(CONFIG)
+        return Verdict(CONFIG)
 
     verdict = case.run(lambda: (identify(target), target), act)
     assert (verdict.refusal, values_of(target.env, "CA")) == ("", ["/ca.pem"])
@@ -244,6 +252,12 @@ def test_nri_asks_for_the_enforced_edits_alone(root_dir: Path) -> None:
         assert "NRI cannot remove env" in denial["message"]
 
 
+@marks.hole(
+    "A hostPath that hangs, of a rule in Audit mode, made the NRI plugin refuse all containers",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="low",
+)
 def test_nri_refuses_nothing_because_a_tried_rule_takes_too_long(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -282,9 +296,15 @@ def test_missing_file_of_a_tried_rule_is_a_warning_for_the_node() -> None:
     env = [{"name": "F", "valueFrom": {"file": "/no/such/file"}}]
     mounts = [{"hostPath": "/no/such", "mountPath": "/m"}]
     findings = list(look_at(policy(CA, {"name": "tried", "mode": "Audit", "env": env, "mounts": mounts})))
-    assert [finding.severity for finding in findings] == ["warning", "warning"]
+    assert [finding.severity for _, finding in findings] == ["warning", "warning"]
 
 
+@marks.hole(
+    "With many audited edits, the log said that an enforced mount was not applied",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="low",
+)
 def test_mount_that_the_hook_placed_is_told_after_a_draft_full_of_tried_edits() -> None:
     """A pod can fill a draft: 100 names that a tried pattern forbids. The enforced mount was placed all the same."""
     pattern = {"name": "tried", "mode": "Audit", "env": [{"name": "N_*", "absent": True}]}

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
+from hook.compile.in_force import refresh
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
+from hook.core.base.text import WHERE_TO_LOOK
 from hook.core.container.identity import identify
+from hook.core.container.oci import Mount
 from hook.core.container.spec import Spec
-from hook.core.decide import CONFIG, Case, Done, Verdict
+from hook.core.decide import Case
 from hook.core.plan import Plan
-from hook.core.policy.compiler import refresh
 from hook.core.policy.model import Policy
 from hook.core.policy.store import load
-from hook.core.reserve import Reason
-from unit.support import POD, bind, document, policy, spec
+from hook.core.reserve.edits import Reason
+from hook.core.verdict import CONFIG, Verdict
+from unit.support import POD, WithPolicy, bind, document, policy, spec
+
+pytestmark = marks.promise(
+    "One event for each container has the container, the rule and the entries before and after, and no other "
+    "env value of a pod"
+)
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
-Act = Callable[[Plan, Spec], Done]
+Act = Callable[[Plan, Spec], Verdict]
 
 
 class Node:
@@ -34,14 +44,13 @@ class Node:
             Path(self.source).write_text(document(*rules, **fields))
             refresh(self.source, self.store)
 
-    def settle(self, *env: str, act: Act = lambda decided, target: Done(CONFIG)) -> Verdict:
-        case = Case("runtime", "0a1b", lambda: load(self.source, self.store))
-        case.error_path = "/b/config.json"
+    def settle(self, *env: str, act: Act = lambda decided, target: Verdict(CONFIG)) -> Verdict:
+        case = Case(WithPolicy(lambda: load(self.source, self.store), file="/b/config.json"), "0a1b")
         target = spec(env=list(env))
         return case.run(lambda: (identify(target), target), act)
 
     def failing(self, error: Exception) -> Verdict:
-        def act(decided: Plan, target: Spec) -> Done:
+        def act(decided: Plan, target: Spec) -> Verdict:
             raise error
 
         return self.settle("CA=x", act=act)
@@ -55,7 +64,7 @@ def said(verdict: Verdict) -> dict[str, Any]:
 def test_container_with_nothing_to_say_leaves_no_event(root_dir: Path) -> None:
     verdict = Node(root_dir, CA).settle("CA=/ca.pem")
     assert (verdict.event, verdict.refusal) == (None, "")
-    assert verdict.unchanged and verdict.unchanged.container_id == "0a1b", "it is counted"
+    assert not verdict.handed_on, "it is counted"
 
 
 def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
@@ -64,7 +73,6 @@ def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
     event = said(verdict)
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
     assert (event["id"], event["adapter"], event["mode"]) == ("0a1b", "runtime", "Enforce")
-    assert verdict.unchanged is None, "its event counts it"
     assert event["timestamp"] and event["durationMs"]  # which a draft for a later adapter lacks
 
 
@@ -72,7 +80,7 @@ def test_refusal_names_container_and_rule_and_nobody_acts(root_dir: Path) -> Non
     node = Node(root_dir, {**CA, "onConflict": "Deny"})
     verdict = node.settle("CA=x", act=lambda decided, target: pytest.fail("it acted"))
     reason = "rule ca: env CA is reserved and was set to something else"
-    assert verdict.refusal == f"refused a container of no pod: {reason}"
+    assert verdict.refusal == f"refused a container of no pod: {reason}{WHERE_TO_LOOK}"
     event = said(verdict)
     assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
 
@@ -84,11 +92,11 @@ def test_node_without_a_policy_refuses_and_says_so(root_dir: Path) -> None:
 
 
 def test_reason_that_an_adapter_finds_while_acting_refuses_and_nothing_counts_as_applied(root_dir: Path) -> None:
-    def misled(decided: Plan, target: Spec) -> Done:
-        return Done(CONFIG, [Reason("ca", "mount", "misled")])
+    def misled(decided: Plan, target: Spec) -> Verdict:
+        return Verdict(CONFIG, [Reason("ca", "mount", "misled")])
 
     verdict = Node(root_dir, CA).settle(act=misled)
-    assert verdict.refusal == "refused a container of no pod: rule ca: misled"
+    assert verdict.refusal == f"refused a container of no pod: rule ca: misled{WHERE_TO_LOOK}"
     event = said(verdict)
     assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
     assert event["denials"] == [{"rule": "ca", "message": "misled"}]
@@ -116,7 +124,7 @@ def test_failure_to_act_is_decided_by_the_policy_and_is_the_only_event(
     root_dir: Path, fields: dict[str, str], passes: bool, event: str, error: Exception, text: str
 ) -> None:
     verdict = Node(root_dir, CA, **fields).failing(error)
-    assert verdict.refusal == ("" if passes else f"refused a container of no pod: {text}")
+    assert verdict.refusal == ("" if passes else f"refused a container of no pod: {text}{WHERE_TO_LOOK}")
     told = said(verdict)
     assert (told["event"], told["level"], told["applied"]) == (event, "warning" if passes else "error", False)
     assert told["errors"] == [{"rule": "", "message": text}]
@@ -146,6 +154,12 @@ def caused_by(error: OSError) -> Exception:
         return found
 
 
+@marks.hole(
+    "With `failurePolicy: Ignore`, a pod that used up a resource of the node let others start unchecked",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN])
 @pytest.mark.parametrize("made", [lambda error: error, caused_by])
 def test_a_shortage_starts_no_container_that_was_not_decided_about(
@@ -156,15 +170,15 @@ def test_a_shortage_starts_no_container_that_was_not_decided_about(
         verdict = Node(root_dir / mode, CA, failurePolicy="Ignore", mode=mode).failing(made(OSError(code, "short")))
         assert bool(verdict.refusal) == (mode == "Enforce")
         assert said(verdict)["event"] == {"Enforce": "container.error", "Audit": "container.would-deny"}[mode]
-    case = Case("runtime", "0a1b", lambda: pytest.fail("a policy is not asked for"), start={"start": "warm"})
+    case = Case(WithPolicy(lambda: pytest.fail("a policy is not asked for"), started={"start": "warm"}), "0a1b")
     with pytest.raises((OSError, Unacceptable)):
         case.failed(made(OSError(code, "short")))
 
 
 def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:
-    for fields, refusal in (({}, "refused 0a1b: x"), ({"failurePolicy": "Ignore"}, "")):
+    for fields, refusal in (({}, f"refused 0a1b: x{WHERE_TO_LOOK}"), ({"failurePolicy": "Ignore"}, "")):
         node = Node(root_dir / (refusal[:3] or "ignore"), CA, **fields)
-        case = Case("runtime", "0a1b", lambda node=node: load(node.source, node.store))  # type: ignore[misc]  # mypy cannot infer a default
+        case = Case(WithPolicy(partial(load, node.source, node.store)), "0a1b")
         assert case.failed(Undecided("x")).refusal == refusal
 
 
@@ -177,15 +191,15 @@ def test_audit_says_what_enforce_would_do(root_dir: Path) -> None:
 
 def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_once(root_dir: Path) -> None:
     node = Node(root_dir, CA)
-    handed_on = node.settle(act=lambda decided, target: Done(CONFIG, handed_on=True))
-    assert (handed_on.event, handed_on.unchanged) == (None, None)
-    refused = node.settle(act=lambda decided, target: Done(CONFIG, [Reason("", "", "no")], handed_on=True))
+    handed_on = node.settle(act=lambda decided, target: Verdict(CONFIG, handed_on=True))
+    assert (handed_on.event, handed_on.handed_on) == (None, True)
+    refused = node.settle(act=lambda decided, target: Verdict(CONFIG, [Reason("", "", "no")], handed_on=True))
     assert said(refused)["event"] == "container.denied"
 
 
 def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
     draft = {"began": 0, "adapter": "runtime", "edits": [{"name": "CA"}]}
-    event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Done(CONFIG, draft=draft)))  # type: ignore[arg-type]  # a stand-in
+    event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Verdict(CONFIG, draft=draft)))  # type: ignore[arg-type]  # a stand-in
     assert (event["timestamp"], event["adapter"], event["edits"]) == (
         "1970-01-01T00:00:00.000000Z",
         "runtime",
@@ -210,16 +224,16 @@ def test_who_is_to_blame_for_what_hangs(more: dict[str, str]) -> None:
         reading["file"].append(case.reads_node)
         raise FileNotFoundError(path)
 
-    class Mounts(list[dict[str, object]]):
+    class Mounts(list[Mount]):
         """Those of a container, which say who reads them."""
 
-        def __iter__(self) -> Iterator[dict[str, object]]:
+        def __iter__(self) -> Iterator[Mount]:
             reading["mounts"].append(case.reads_node)
             return super().__iter__()
 
-    case = Case("nri", "0a1b", in_force, no_files)
+    case = Case(WithPolicy(in_force, "nri", read=no_files), "0a1b")
     target = spec(mounts=[])
-    target.mounts = Mounts([bind("/a")])
+    target.mounts = Mounts([Mount(bind("/a"))])
     case.decide(POD, target)
     assert {kind: set(found) for kind, found in reading.items()} == {
         "policy": {True},
@@ -230,8 +244,8 @@ def test_who_is_to_blame_for_what_hangs(more: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("there", [[], ["/etc/ssl: why"]])
 def test_what_the_container_can_make_writable_is_in_its_event(root_dir: Path, there: list[str]) -> None:
-    def act(decided: Plan, target: object) -> Done:
-        done = Done(CONFIG)
+    def act(decided: Plan, target: object) -> Verdict:
+        done = Verdict(CONFIG)
         done.remountable = there
         return done
 

@@ -6,16 +6,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
-from hook.core import decide, events
+from hook.core import events
+from hook.core.base.errors import Unacceptable
 from hook.core.container.identity import Identity
-from hook.core.decide import Done
 from hook.core.events import line
 from hook.core.facts import Container
 from hook.core.plan import Plan, plan
+from hook.core.verdict import Verdict
 from unit.ownmachine import Machine
 from unit.support import POD, bind, case, container, policy
+
+pytestmark = marks.promise(
+    "One event for each container has the container, the rule and the entries before and after, and no other "
+    "env value of a pod",
+    about="Events and metrics",
+)
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
@@ -29,7 +37,7 @@ def with_annotations(annotations: dict[str, str]) -> Container:
 
 def event(decided: Plan, verified: str = "config.json") -> dict[str, object]:
     """The event of a decision."""
-    return case("runtime", "0a1b", decided.policy).event(decided, Done(verified)) or {}
+    return case("runtime", "0a1b", decided.policy).event(decided, Verdict(verified)) or {}
 
 
 def test_event_tells_who_and_what_and_by_which_policy() -> None:
@@ -52,7 +60,14 @@ def test_event_tells_who_and_what_and_by_which_policy() -> None:
     }
     assert record["policy"] == {"path": "policy.yaml", "sha256": node.fingerprint}
     assert record["edits"] == [
-        {"rule": "ca", "kind": "env", "name": "CA", "before": ["/tmp/x", None], "after": "/ca.pem", "applied": True},
+        {
+            "rule": "ca",
+            "kind": "env",
+            "name": "CA",
+            "before": [{"bytes": 6}, None],
+            "after": "/ca.pem",
+            "applied": True,
+        },
         {
             "rule": "ca",
             "kind": "mount",
@@ -126,17 +141,22 @@ def test_long_name_does_not_push_the_reason_out_of_the_log(kind: str) -> None:
 
 @pytest.fixture
 def marks(machine: Machine) -> Path:
-    """The directory in which `node verify` marks its probes."""
+    """The directory in which `verify` marks its probes."""
     Path(events.PROBES).parent.mkdir()
     return Path(events.PROBES)
 
 
+def failed(adapter: str) -> dict[str, Any]:
+    """The event of a container about which nothing could be decided."""
+    return case(adapter, "0a1b", policy()).failed(Unacceptable("no")).event or {}
+
+
 def test_a_probe_is_known_by_its_container_id(marks: Path) -> None:
-    assert "probe" not in decide.container_event(case("runtime", "0a1b", None))
+    assert "probe" not in failed("runtime")
     marks.mkdir(mode=0o700)
     assert not events.is_probe("runtime", "0a1b", POD)
     (marks / "0a1b").touch()
-    assert decide.container_event(case("hook", "0a1b", None))["probe"] is True
+    assert failed("hook")["probe"] is True
     assert not events.is_probe("hook", "0a1", POD)
 
 
@@ -145,7 +165,7 @@ def test_a_uid_counts_only_where_a_runtime_says_it(marks: Path) -> None:
     marks.mkdir(mode=0o700)
     (marks / str(POD.uid)).touch()
     assert events.is_probe("nri", "0a1b", POD)
-    for adapter in ("runtime", "hook", "precreate"):
+    for adapter in ("runtime", "hook"):
         assert events.is_probe(adapter, "0a1b", POD), "a sandbox, whose id nobody knows before it runs"
         for engine in ("docker", "podman", ""):
             assert not events.is_probe(adapter, "0a1b", Identity(engine, True, uid=POD.uid))

@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import marks
+
 from hook.core.container.identity import Identity
+from hook.core.container.oci import Device
 from hook.core.container.start import Start
+from hook.core.decide import Adapter
 from hook.core.facts import Container, Facts
+from hook.core.facts.exclusive import Devices
 from hook.core.facts.gather import gather
-from hook.core.plan import Plan, plan
+from hook.core.plan import ALL, Plan, plan
 from hook.core.policy.model import Policy, select
 from unit.support import POD, bind, container, policy
+
+pytestmark = marks.promise(
+    "Planning a corrected container again gives no edits, and entries that are not reserved keep their order"
+)
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
@@ -19,7 +28,7 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 def decide(node: Policy, target: Container) -> Plan:
     """The decision as an adapter makes it, with the facts of the matching rules."""
     matches = select(node, target.identity)
-    target.facts = gather(node, target.identity, matches)
+    target.facts = gather(Adapter(), node, target.identity, matches)
     return plan(node, target, matches)
 
 
@@ -34,7 +43,7 @@ def mounts_after(rules: list[dict[str, Any]], *destinations: str) -> list[object
     """The destinations of the container's mounts after the correction."""
     target = container(mounts=[bind(path) for path in destinations])
     plan(policy(*rules), target).apply(target.start)
-    return [mount["destination"] for mount in target.start.mounts]
+    return [mount.destination for mount in target.start.mounts]
 
 
 def mount(path: str, **fields: Any) -> dict[str, Any]:
@@ -49,13 +58,26 @@ def test_exact_name_beats_a_pattern_whichever_comes_first() -> None:
         assert env_after(policy(*rules), "N_A=all", "N_B=1") == ["N_A=void"]
 
 
+@marks.promise(
+    "Rules that contradict each other for every match are an error of the policy; others refuse the "
+    "container, and both are named"
+)
 def test_two_rules_against_each_other_refuse_the_container_and_are_both_named() -> None:
     """Only for the container that both match; when the policy was read this was a warning."""
     one = {"name": "one", "match": {"namespaces": ["team-*"]}, "env": [{"name": "A", "value": "1"}]}
     two = {"name": "two", "match": {"images": ["registry.*"]}, "env": [{"name": "A", "absent": True}]}
     node = policy(one, two)
     assert plan(node, container()).refusal() == "rule two: wants another value for env A than rule one"
-    elsewhere = Identity("containerd", True, "other", "p", "1", "c", ("container",), "registry.example/x")
+    elsewhere = Identity(
+        "containerd",
+        True,
+        namespace="other",
+        pod="p",
+        uid="1",
+        container="c",
+        types=("container",),
+        image="registry.example/x",
+    )
     assert plan(node, container(["A=1"], identity=elsewhere)).refusal() == ""
 
 
@@ -172,6 +194,57 @@ def test_an_adapter_asks_for_the_kinds_that_it_is_there_for() -> None:
         assert len(decided.denials) == len(kinds)
 
 
+def test_kinds_leave_out_each_reason_and_each_edit_of_the_other_kinds(root_dir: Path) -> None:
+    """A hook that only restores mounts has no opinion about annotations, shared processes or volumes."""
+    rule = {
+        "name": "r",
+        "env": [{"name": "A", "value": "1"}],
+        "mounts": [mount("/m")],
+        "annotations": [{"name": "cdi.k8s.io/*", "absent": True}],
+        "deviceAllocations": {"exclusive": ["/dev/null0"], "devices": True},
+        "sharedProcesses": "Refuse",
+        "onConflict": "Deny",
+    }
+    notes = {"cdi.k8s.io/a": "x", "run.oci.handler": "wasm"}
+    start = Start(
+        ["A=2"], [bind("/m"), bind("/own", "/etc/reassert")], annotations=notes, shared_processes="has them all"
+    )
+    facts = Facts()
+    facts.devices = Devices()
+    facts.devices.nodes["/dev/null0"] = {("c", 1, 3000): "/dev/null0"}
+    start.devices = [Device({"path": "/dev/x", "type": "c", "major": 1, "minor": 3000})]
+    found: set[str] = set()
+    for kind in ALL:
+        decided = plan(policy(rule), Container(POD, start, facts), kinds=frozenset({kind}))
+        assert {reason.kind for reason in decided.denials} == {kind}
+        assert {edit.kind for edit in decided.edits} <= {kind}
+        found.update(edit.name for edit in decided.edits)
+    assert found == {"A", "/m", "cdi.k8s.io/a", "run.oci.handler", "/dev/x", "linux.resources.devices"}
+    excluded = Identity("containerd", True, namespace="team-a", types=("sandbox",))
+    sandbox = Container(excluded, Start([], [], annotations={"dev.gvisor.flag": "x"}))
+    node = policy(rule, exclude={"containerTypes": ["sandbox"]})
+    assert [edit.name for edit in plan(node, sandbox).edits] == ["dev.gvisor.flag"]
+    assert plan(node, sandbox, kinds=frozenset({"mount"})).is_empty()
+
+
+def test_an_allocation_that_is_unknown_concerns_the_kinds_that_it_decides() -> None:
+    facts = Facts()
+    facts.allocation_problem = "the checkpoint is torn"
+    for fields, concerned in (
+        ({"env": [{"name": "A", "valueFrom": {"deviceAllocation": {}}}]}, {"env"}),
+        ({"deviceAllocations": {"env": True}}, {"env"}),
+        ({"deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}}, {"mount"}),
+        ({"deviceAllocations": {"devices": True}}, {"device"}),
+        ({"deviceAllocations": {"exclusive": ["/dev/kvm"]}}, {"device"}),
+        ({"annotations": [{"name": "cdi.k8s.io/*", "absent": True}]}, {"annotation"}),
+    ):
+        node, target = policy({"name": "r", **fields}), Container(POD, Start([], []), facts)
+        for kind in ALL:
+            reasons = [str(each) for each in plan(node, target, kinds=frozenset({kind})).errors]
+            assert reasons == (["rule r: the checkpoint is torn"] if kind in concerned else [])
+        assert [str(each) for each in plan(node, target).errors] == ["rule r: the checkpoint is torn"]
+
+
 def test_a_volume_above_a_reserved_mount_refuses_the_container_unless_the_rule_lets_it_through() -> None:
     """Whoever shares the volume can take the mount point away: rm, mv or a rename of a directory above it."""
     rule = {"name": "r", "mounts": [mount("/m/n/o")]}
@@ -224,7 +297,7 @@ def test_shared_processes_refuse_the_container_by_rule() -> None:
     target = Container(POD, Start([], [], shared_processes="has the node's PID namespace"))
     [denial] = plan(policy(ALONE), target).denials
     assert str(denial) == "rule alone: the container has the node's PID namespace, and sharedProcesses is Refuse"
-    assert plan(policy({**CA, "sharedProcesses": "Allow"}), target).denials == ()
+    assert plan(policy({**CA, "sharedProcesses": "Allow"}), target).denials == []
     assert plan(policy(ALONE), Container(POD, Start([], [], shared_processes=""))).is_empty()
 
 

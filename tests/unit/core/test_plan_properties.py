@@ -5,17 +5,25 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import marks
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hook.core.base.compare import clean, glob_match, is_below
+from hook.compile.compiler import compile_bytes
+from hook.compile.source import PolicyInvalid
+from hook.core.base.compare import glob_match, is_below
+from hook.core.container.oci import Mount
 from hook.core.container.spec import Spec
 from hook.core.facts import Container
 from hook.core.plan import plan
-from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy
-from hook.core.policy.source import PolicyInvalid
-from unit.support import POD, config, document, examples, name_of
+from hook.core.policy.sources import Allowed
+from unit.support import POD, config, document, examples, name_of, values_of
+
+pytestmark = marks.promise(
+    "Planning a corrected container again gives no edits, and entries that are not reserved keep their order",
+    about="Decision",
+)
 
 NAMES = ["A", "AB", "B", "a", "N_A", "N_B", "PATH"]
 PATHS = ["/m", "/m/n", "/m/n/o", "/m/nx", "/z", "/z/y"]
@@ -35,7 +43,13 @@ pod_mounts = st.lists(
 values = st.sampled_from(["1", "2", ""])
 rule_env = st.lists(
     st.builds(lambda name, value: {"name": name, "value": value}, st.sampled_from(NAMES), values)
-    | st.builds(lambda name: {"name": name, "absent": True}, st.sampled_from([*NAMES, "N_*", "A?", "*B"])),
+    | st.builds(lambda name: {"name": name, "absent": True}, st.sampled_from([*NAMES, "N_*", "A?", "*B"]))
+    | st.builds(
+        lambda name, values, instead: {"name": name, "oneOf": values, **instead},
+        st.sampled_from(NAMES),
+        st.lists(values, min_size=1, max_size=2),
+        st.sampled_from([{}, {"else": "1"}, {"else": "2", "default": ""}]),
+    ),
     max_size=4,
     unique_by=lambda env: env["name"],
 )
@@ -100,8 +114,13 @@ def test_planning_a_corrected_spec_gives_an_empty_plan(policy: Policy, spec: Spe
 def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.env)
     after = corrected(policy, spec).env
-    wanted = {env.name: env.text for rule in policy.candidates(None) for env in rule.env if not env.is_pattern()}
-    patterns = [env.name for rule in policy.candidates(None) for env in rule.env if env.is_pattern()]
+    reserved = [env for rule in policy.candidates(None) for env in rule.env]
+    wanted = {env.name: env.constant for env in reserved if not env.is_pattern()}
+    for env in reserved:
+        if isinstance(env, Allowed):
+            own = values_of(before, env.name)
+            wanted[env.name] = env.choice(own) if own else env.default
+    patterns = [env.name for env in reserved if env.is_pattern()]
     for name, value in wanted.items():
         assert [entry for entry in after if name_of(entry) == name] == ([] if value is None else [f"{name}={value}"])
 
@@ -116,7 +135,7 @@ def test_env_is_as_reserved_and_all_other_entries_keep_their_order(policy: Polic
 @given(policies(), specs())
 def test_reserved_mounts_are_last_and_unshadowed_and_others_keep_their_order(policy: Policy, spec: Spec) -> None:
     before = list(spec.mounts)
-    after = corrected(policy, spec).mounts
+    after = list(corrected(policy, spec).mounts)
     mounts = [mount for rule in policy.candidates(None) for mount in rule.mounts]
     reserved = {mount.destination: mount for mount in mounts}
 
@@ -125,20 +144,18 @@ def test_reserved_mounts_are_last_and_unshadowed_and_others_keep_their_order(pol
         above = [mount for mount in mounts if is_below(path, mount.destination)]
         return all(any(path == ok or is_below(path, ok) for ok in mount.allow_below) for mount in above)
 
-    def stays(mount: dict[str, Any]) -> bool:
-        path = clean(mount["destination"])
-        return path not in reserved and is_let_through(path)
+    def stays(mount: Mount) -> bool:
+        return mount.path not in reserved and is_let_through(mount.path)
 
-    ours = [mount.as_oci() for mount in reserved.values()]
-    rest = [mount for mount in after if mount not in ours]
+    ours = {path: Mount(mount.as_oci()) for path, mount in reserved.items()}
+    rest = [mount for mount in after if mount not in ours.values()]
     kept = [mount for mount in before if stays(mount)]
     assert sorted(map(str, rest)) == sorted(map(str, kept))
     for free in (lambda path: any(is_below(path, r) for r in reserved), lambda path: not is_below_any(path, reserved)):
-        assert [m for m in rest if free(clean(m["destination"]))] == [m for m in kept if free(clean(m["destination"]))]
-    for path, mount in reserved.items():
-        assert after.count(mount.as_oci()) == 1
-        for later in after[after.index(mount.as_oci()) + 1 :]:
-            at = clean(later["destination"])
+        assert [m for m in rest if free(m.path)] == [m for m in kept if free(m.path)]
+    for path, mount in ours.items():
+        assert after.count(mount) == 1
+        for at in [later.path for later in after[after.index(mount) + 1 :]]:
             assert at in reserved or is_below_any(at, reserved), "something else comes after a reserved mount"
             assert not is_below(path, at), "something is mounted above a reserved mount, after it"
 

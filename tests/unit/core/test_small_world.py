@@ -8,17 +8,18 @@ nothing of hook/.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import permutations, product
 from typing import Any
 
 import pytest
 
 from hook.core.container.allocation import Allocation
-from hook.core.container.start import Start
+from hook.core.container.start import UNSEEN, Start
 from hook.core.facts import Container, Facts
 from hook.core.plan import plan
 from hook.core.policy.model import Policy
-from unit.support import POD, policy
+from unit.support import POD, policy, values_of
 
 NAMES, VALUES = ("A", "B", "C"), ("1", "2", "3")
 FILE, HOST, CLAIMED = "/etc/value", "/etc/company", "3"
@@ -29,6 +30,9 @@ ENTRIES: tuple[dict[str, Any], ...] = (
     {"name": "?", "absent": True},
     {"name": "A", "valueFrom": {"file": FILE}},
     *({"name": "A", "valueFrom": {"deviceAllocation": given}} for given in ({}, {"default": "1"}, {"default": "Keep"})),
+    {"name": "A", "oneOf": ["1", "3"]},
+    {"name": "A", "oneOf": ["1"], "else": "2"},
+    {"name": "A", "pattern": "3*", "oneOf": ["1"], "else": "Deny", "default": "1"},
     {"name": "B", "value": "2"},
     {"name": "A", "of a plugin": True},
 )
@@ -77,10 +81,21 @@ def policies() -> Iterator[tuple[Policy, list[tuple[dict[str, Any], bool]], bool
             yield policy(*rules, mode="Audit" if audit else "Enforce"), entries, audit
 
 
-def wanted(entry: dict[str, Any], name: str, allocated: bool) -> tuple[str | None, bool] | None:
+REFUSED = "refused"
+"""What an entry wants that refuses the container's value."""
+
+
+def wanted(entry: dict[str, Any], name: str, env: list[str], allocated: bool) -> tuple[str | None, bool] | None:
     """What an entry wants of a name: its value or None for absent; and whether it is a pattern. None: nothing."""
     if entry["name"] not in (name, "?"):
         return None
+    if "oneOf" in entry:
+        own = values_of(env, name)
+        if not own:
+            return (entry["default"], False) if "default" in entry else None
+        if is_allowed(entry, own[-1]):
+            return own[-1], False
+        return (REFUSED if entry.get("else") == "Deny" else entry.get("else")), False
     if "of a plugin" in entry:
         return (CLAIMED, False) if allocated else None
     if entry.get("absent"):
@@ -96,6 +111,12 @@ def wanted(entry: dict[str, Any], name: str, allocated: bool) -> tuple[str | Non
     return None if default == "Keep" else (default, False)
 
 
+def is_allowed(entry: dict[str, Any], value: str | None) -> bool:
+    """Whether a container may choose a value. What the policy file gives it in place of another is allowed too."""
+    listed = [*entry["oneOf"], entry.get("else"), entry.get("default")]
+    return value in listed or ("pattern" in entry and fnmatchcase(str(value), entry["pattern"]))
+
+
 def expected(
     entries: list[tuple[dict[str, Any], bool]], env: list[str], allocated: bool
 ) -> tuple[bool, dict[str, Any]]:
@@ -104,17 +125,24 @@ def expected(
     refused = False
     for name in NAMES:
         claims = [
-            (*found, denies) for entry, denies in entries if (found := wanted(entry, name, allocated)) is not None
+            (*found, denies) for entry, denies in entries if (found := wanted(entry, name, env, allocated)) is not None
         ]
+        choices = [entry for entry, _ in entries if entry["name"] == name and "oneOf" in entry]
+        if len(choices) == 2 and choices[0] != choices[1]:
+            refused = True  # whatever the container has
+            continue
         exact = [claim for claim in claims if not claim[1]]
         counting = exact or claims
         if not counting:
             continue
-        if len({value for value, _, _ in counting}) > 1:
+        if len({value for value, _, _ in counting}) > 1 or REFUSED in [value for value, _, _ in counting]:
             refused = True  # two rules contradict each other
             continue
         result[name] = counting[0][0]
-        conflicts = [entry for entry in env if entry.partition("=")[0] == name and entry != f"{name}={result[name]}"]
+        own = values_of(env, name)
+        conflicts = [value for value in own if value != result[name]]
+        if choices and len(exact) == len(choices):  # of a name that the container may choose, the last value is its own
+            conflicts = [value for value in own[-1:] if not is_allowed(choices[0], value)]
         kept = any(  # also by a rule that leaves it as it is
             entry["name"] == name and denies for entry, denies in entries if allocated or "of a plugin" not in entry
         )
@@ -133,7 +161,7 @@ def test_every_env_under_every_policy() -> None:
             facts = Facts()
             facts.files[FILE] = "2"
             facts.allocations = [given] if allocated else []
-            start = Start(list(env), [], [], [], {})
+            start = Start(list(env), [], annotations=[], devices=[], device_rules={})
             decided = plan(reserved, Container(POD, start, facts))
             refused, values = expected(entries, env, allocated)
             about = (entries, audit, allocated, env)
@@ -162,7 +190,13 @@ def test_every_mount_under_every_policy() -> None:
     """By the table of docs/policy.md: at the reserved path and below it removed, above it a reason to refuse."""
     for entry, denies, places in product(MOUNTS, (False, True), mount_lists()):
         reserved = policy({"name": "one", "mounts": [entry], "onConflict": "Deny" if denies else "Override"})
-        start = Start([], [{"destination": place, "type": "bind", "source": "/pods"} for place in places], [], [], {})
+        start = Start(
+            [],
+            [{"destination": place, "type": "bind", "source": "/pods"} for place in places],
+            annotations=[],
+            devices=[],
+            device_rules={},
+        )
         facts = Facts()
         facts.directories = {HOST}
         decided = plan(reserved, Container(POD, start, facts))
@@ -175,7 +209,7 @@ def test_every_mount_under_every_policy() -> None:
         if refused:
             continue
         decided.apply(start)
-        found = [(mount["destination"], mount["source"]) for mount in start.mounts]
+        found = [(mount.destination, mount.source) for mount in start.mounts]
         assert sorted(p for p, source in found if source == "/pods") == sorted(set(places) - set(lost)), about
         assert [p for p, source in found if source == HOST] == ([] if entry.get("absent") else [path]), about
 
@@ -195,14 +229,14 @@ def test_every_annotation_and_every_shared_process_under_every_policy() -> None:
         reserved |= {"onConflict": "Deny"} if denies else {}
         reserved |= {"sharedProcesses": "Refuse"} if refuses else {}
         modes = {"mode": "Audit" if audit else "Enforce", "failurePolicy": "Ignore" if ignores else "Fail"}
-        for given, allocated, shared in product(annotations, (False, True), (None, "", "joins another")):
+        for given, allocated, shared in product(annotations, (False, True), (UNSEEN, "", "joins another")):
             facts = Facts()
             facts.allocations = [plugins] if allocated else []
-            start = Start([], [], dict(given), shared_processes=shared)
+            start = Start([], [], annotations=dict(given), shared_processes=shared)
             decided = plan(policy(reserved, **modes), Container(POD, start, facts))
             matched = {key for key in given if pattern in (key, "?")}
             gone = {key for key in matched if not (allocated and (key, given[key]) == ("a", CLAIMED))}
-            failed = refuses and shared is None
+            failed = refuses and shared is UNSEEN
             refused = (bool(gone) and denies) or (refuses and bool(shared)) or (failed and not ignores)
             about = (pattern, denies, modes, refuses, given, allocated, shared)
             assert bool(decided.refusal()) == (refused and not audit), about

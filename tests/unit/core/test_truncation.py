@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.core import decide
 from hook.core import events as excerpt
+from hook.core.container import oci
 from hook.core.container.identity import Identity
-from hook.core.decide import Done
-from hook.core.events import ENTRIES, ITEMS, LINE, line
+from hook.core.events import EVENT_ENTRIES, EVENT_ITEMS, EVENT_LINE, line
 from hook.core.plan import Plan
 from hook.core.policy.model import Policy
-from hook.core.reserve import Outcome, PlaceMount, Reason, Reserved, SetEnv
-from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
+from hook.core.reserve.edits import Reason
+from hook.core.reserve.listed_annotations import DropAnnotation
+from hook.core.reserve.place_mount import PlaceMount
+from hook.core.reserve.reserved_env import SetEnv
+from hook.core.verdict import Verdict
 from unit.support import POD, bind, case, examples, policy
+
+pytestmark = marks.promise(
+    "A line is bounded and says what it omits; the log rotates, loses no line, and never stops a container",
+    about="Events and metrics",
+)
 
 NODE = policy()
 
@@ -36,9 +45,9 @@ class Decided:
         self.errors: list[Reason] = []
 
     def plan(self) -> Plan:
-        outcome = Outcome(Reserved({}, []))
-        outcome.edits, outcome.denials, outcome.errors = self.edits, self.denials, self.errors
-        return Plan(self.policy, [], outcome)
+        made = Plan(self.policy)
+        made.edits, made.denials, made.errors = self.edits, self.denials, self.errors
+        return made
 
 
 def set_env(rule: str, name: str, value: str | None, before: list[str | None], origin: str = "") -> SetEnv:
@@ -54,12 +63,12 @@ def unset_env(rule: str, name: str, before: list[str | None]) -> SetEnv:
 def logged(decided: Decided, container_id: str = "0a", identity: Identity = POD) -> dict[str, Any]:
     """The event about a plan, as logged."""
     made = decided.plan()
-    event = decide.plan_event(
-        decide.container_event(case("hook", container_id, NODE, identity)), made, Done(), made.edits
-    )
+    told = case("hook", container_id, NODE, identity)
+    told.inexact_claims = "so that there is an event about nothing else too"
+    event = told.event(made, Verdict()) or {}
     text = line(event)
     assert text == excerpt.line(event), "what is not looked at for its length is short"
-    assert len(text) < LINE
+    assert len(text) < EVENT_LINE
     assert text.isascii()
     assert text.isprintable()
     record: dict[str, Any] = json.loads(text)
@@ -79,18 +88,19 @@ def sha(text: str) -> str:
 
 def test_what_is_short_is_logged_as_it_is() -> None:
     event = {"event": "x", "edits": [{"name": "é" * 128, "before": ["a" * 256, None]}], "applied": True, "n": 1.5}
-    assert json.loads(line(event)) == event
+    assert json.loads(line(event)) == {**event, "node": os.uname().nodename}
 
 
 def test_long_string_is_cut_and_measured_where_it_stands() -> None:
     value, unit = "v" * 100_000, "ü" * 200
     decided = Decided()
-    decided.edits = [set_env("r", "A", "new", ["short", value, None]), DropAnnotation("r", unit, "x")]
+    decided.edits = [set_env("r", "A", value, ["short", value[1:] + "w", None]), DropAnnotation("r", unit, "x")]
     record = logged(decided)
-    assert record["edits"][0]["before"] == ["short", "v" * 256 + "…", None]
+    assert record["edits"][0]["before"] == [{"bytes": 5}, {"bytes": 100_000}, None]
+    assert record["edits"][0]["after"] == "v" * 256 + "…"
     assert record["edits"][1]["name"] == "ü" * 128 + "…"
     assert record["truncated"] == [
-        {"at": "/edits/0/before/1", "bytes": 100_000, "sha256": sha(value)},
+        {"at": "/edits/0/after", "bytes": 100_000, "sha256": sha(value)},
         {"at": "/edits/1/name", "bytes": 400, "sha256": sha(unit)},
     ]
     assert "omitted" not in record
@@ -106,17 +116,18 @@ def test_id_and_names_of_a_container_are_cut() -> None:
 def test_two_thousand_absent_names_of_a_kilobyte() -> None:
     value = "\x1b" * 1000
     decided = Decided()
-    decided.edits = [unset_env("r", f"N_{number}", [value]) for number in range(2000)]
+    decided.edits = [set_env("r", f"N_{number}", value, ["x"]) for number in range(2000)]
     decided.denials = [Reason(edit.rule, "env", edit.conflict()) for edit in decided.edits]
     record = logged(decided)
     for key in ("edits", "denials"):
-        assert 10 < len(record[key]) <= ENTRIES
+        assert 10 < len(record[key]) <= EVENT_ENTRIES
         assert len(record[key]) + record["omitted"][f"/{key}"] == 2000
     for cut in record["truncated"]:
         assert (cut["bytes"], cut["sha256"]) == (1000, sha(value))
         assert lookup(record, cut["at"]).endswith("…")
 
 
+@marks.hole("One start wrote 90 MB into the event log", since="0.1.0", fixed="0.2.0", severity="low")
 @pytest.mark.native
 @pytest.mark.slow
 def test_ninety_megabytes() -> None:
@@ -124,22 +135,27 @@ def test_ninety_megabytes() -> None:
     huge = "\x01" * 15_000_000
     decided = Decided()
     decided.edits = [set_env("r", "A", "new", [huge]), DropAnnotation("r", "\x02" * 1_000_000, huge)]
-    decided.edits.append(PlaceMount("r", "/m", None, frozenset(), [bind(f"/m/{n}", "/s") for n in range(300_000)]))
+    decided.edits.append(
+        PlaceMount(
+            "r", "/m", None, companions=frozenset(), before=oci.mounts([bind(f"/m/{n}", "/s") for n in range(300_000)])
+        )
+    )
     decided.errors = [Reason("r", "env", f"cannot read {huge}")]
     began = time.process_time()
     record = logged(decided)
     assert time.process_time() - began < 2, "bounded work: each string is hashed once"
-    assert {cut["bytes"] for cut in record["truncated"]} == {15_000_000, 1_000_000, 15_000_012}
-    assert record["omitted"] == {"/edits/2/before": 300_000 - ITEMS}
+    assert {cut["bytes"] for cut in record["truncated"]} == {1_000_000, 15_000_012}
+    assert record["edits"][1]["before"] == {"bytes": 15_000_000}
+    assert record["omitted"] == {"/edits/2/before": 300_000 - EVENT_ITEMS}
 
 
 def test_a_long_list_of_edits_leaves_room_for_the_reason_of_a_refusal() -> None:
     decided = Decided()
-    decided.edits = [unset_env("r", "\x01" * 300, ["\x02" * 300] * ITEMS) for _ in range(ENTRIES)]
+    decided.edits = [unset_env("r", "\x01" * 300, ["\x02" * 300] * EVENT_ITEMS) for _ in range(EVENT_ENTRIES)]
     decided.denials = [Reason("r", "env", "why")]
     record = logged(decided, "\x03" * 300)
     assert record["denials"] == [{"rule": "r", "message": "why"}]
-    assert len(record["edits"]) + record["omitted"]["/edits"] == ENTRIES
+    assert len(record["edits"]) + record["omitted"]["/edits"] == EVENT_ENTRIES
     assert record["id"].startswith("\x03")
 
 
@@ -154,7 +170,10 @@ def test_deeply_nested_member_of_a_device_is_left_out() -> None:
     for _ in range(900):
         nested = {"deep": [nested]}
     decided = Decided()
-    decided.edits = [PlaceDevice("r", "/dev/x", {"path": "/dev/x"}, "rwm", [{"path": "/dev/x", "vendor": nested}], "")]
+    there = oci.Device({"path": "/dev/x", "vendor": nested})
+    decided.edits = [
+        PlaceDevice("r", "/dev/x", oci.Device({"path": "/dev/x"}), access="rwm", before=[there], origin="")
+    ]
     record = logged(decided)
     assert record["edits"][0]["before"][0]["path"] == "/dev/x"
     assert any(pointer.startswith("/edits/0/before/0/vendor") for pointer in record["omitted"])
@@ -165,7 +184,8 @@ TEXT = st.one_of(
     st.builds(lambda c, n: c * n, st.characters(), st.integers(0, 3000)),
 )
 VALUES = st.lists(st.none() | TEXT, max_size=12)
-MOUNTS = st.lists(st.fixed_dictionaries({"destination": TEXT, "source": TEXT}), max_size=12)
+MOUNTS = st.lists(st.builds(oci.Mount, st.fixed_dictionaries({"destination": TEXT, "source": TEXT})), max_size=12)
+OPTIONS = st.lists(TEXT, max_size=12)
 EDITS = st.one_of(
     st.builds(set_env, TEXT, TEXT, TEXT, VALUES, TEXT),
     st.builds(unset_env, TEXT, TEXT, VALUES),
@@ -174,10 +194,10 @@ EDITS = st.one_of(
         PlaceMount,
         TEXT,
         TEXT,
-        st.none() | st.fixed_dictionaries({"source": TEXT, "options": st.lists(TEXT, max_size=12)}),
-        st.just(frozenset()),
-        MOUNTS,
-        TEXT,
+        st.none() | st.builds(oci.Mount, st.fixed_dictionaries({"source": TEXT, "options": OPTIONS}), st.just("/m")),
+        companions=st.just(frozenset()),
+        before=MOUNTS,
+        origin=TEXT,
     ),
 )
 REASONS = st.lists(st.builds(Reason, TEXT, TEXT, TEXT), max_size=8)
@@ -193,7 +213,11 @@ def test_any_event_is_one_bounded_line_that_accounts_for_everything(
     decided = Decided(policy())
     decided.edits, decided.denials, decided.errors = edits * times, denials * times, errors * times
     decided.policy.warning = names[6]
-    record = logged(decided, names[0], Identity("e", True, *names[1:5], (), names[5]))
+    record = logged(
+        decided,
+        names[0],
+        Identity("e", True, namespace=names[1], pod=names[2], uid=names[3], container=names[4], image=names[5]),
+    )
     omitted = record.get("omitted", {})
     for key, things in (("edits", decided.edits), ("denials", decided.denials), ("errors", decided.errors)):
         assert len(record[key]) + omitted.get(f"/{key}", 0) == len(things)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.entry.cmdline import EDITING_VERBS, VERBS, Invocation
+from hook.entry.cmdline import EDITING_OPTIONS, EDITING_VERBS, OPTIONS, VERBS, Invocation
 from unit.support import ROOT
+
+pytestmark = marks.promise("Command lines are read as runc and crun read them", about="Decision")
 
 CONTAINERD = "--root /run/runc/k8s.io --log /b/log.json --log-format json --systemd-cgroup"
 PODMAN = "--log-level=debug --cgroup-manager systemd --root=/run/crun"
@@ -193,14 +196,37 @@ def test_help_that_is_a_value_or_an_operand_is_no_help(line: str) -> None:
     assert not parsed(line).starts_nothing()
 
 
+def rows_of_the_page() -> list[list[str]]:
+    """The rows of the tables in internals/runtime.md, "Verbs": of verbs, and of options, which have one cell more."""
+    section = (ROOT / "docs/internals/runtime.md").read_text().partition("## Verbs")[2].partition("\n## ")[0]
+    return [[cell.strip() for cell in row.split("|")[1:-1]] for row in section.splitlines() if row.startswith("| `")]
+
+
+def names(cell: str) -> list[str]:
+    return [name.strip(" `-") for name in cell.split(",")]
+
+
 def test_the_page_has_the_table_of_verbs() -> None:
-    section = (ROOT / "docs/runtime.md").read_text().partition("## Verbs")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in section.splitlines() if row.startswith("| `")]
-    page = {verb.strip(" `"): change.replace("nothing", "") for verbs, change, _ in rows for verb in verbs.split(",")}
+    rows = [row for row in rows_of_the_page() if len(row) == 3]
+    page = {verb: change.replace("nothing", "") for verbs, change, _ in rows for verb in names(verbs)}
     assert page == VERBS
     for verbs, change, result in rows:
-        decided = set(EDITING_VERBS) & {verb.strip(" `") for verb in verbs.split(",")}
+        decided = set(EDITING_VERBS) & set(names(verbs))
         assert (result == "refused") == (not decided and change != "nothing")
+
+
+def test_the_page_has_the_options_that_change_something() -> None:
+    rows = [row for row in rows_of_the_page() if len(row) == 4]
+    page = [(verb, name, change) for options, of, change, _ in rows for name in names(options) for verb in names(of)]
+    assert sorted(page) == sorted(
+        (verb, name, change) for verb, options in OPTIONS.items() for name, change in options.items() if change
+    )
+    refused = {name for options, _, _, does in rows if does == "refused" for name in names(options)}
+    assert {name for _, name, _ in page} - refused == set(EDITING_OPTIONS), "the last column says what is done with it"
+    assert set(OPTIONS) == set(EDITING_VERBS)
+
+
+UNLISTED = "no supported runtime has the option {} of {}, so what it changes is unknown"
 
 
 @pytest.mark.parametrize(
@@ -214,7 +240,13 @@ def test_the_page_has_the_table_of_verbs() -> None:
         ("--unknown=x state run", ""),
         ("--rootless true state run", ""),
         ("--rootless=x state run", ""),
-        ("create --unknown ID", ""),
+        ("create --unknown ID", UNLISTED.format("--unknown", "create")),
+        ("create --mount /a:/b ID", UNLISTED.format("--mount", "create")),
+        ("create --mount=/a:/b ID", UNLISTED.format("--mount", "create")),
+        ("run ID --mount=/a:/b", UNLISTED.format("--mount", "run")),
+        ("exec --env-file=/x ID true", UNLISTED.format("--env-file", "exec")),
+        ("update --devices=/x ID", UNLISTED.format("--devices", "update")),
+        ("create --root=/r --help ID", ""),  # runc 1.5 takes global options there
         ("exec -td ID", ""),
         ("--unknown x run ID", "run may be the verb or a value of the unknown option --unknown"),
         ("--unknown state run ID", "run may be the verb or a value of the unknown option --unknown"),
@@ -226,10 +258,11 @@ def test_the_page_has_the_table_of_verbs() -> None:
         ("create -bb0 ID --pid-file", "the option --pid-file has no value"),
         ("create -bb0 --pid-file -- ID", "the option --pid-file has no value"),
         ("create -bb0 --pid-file -", "the option --pid-file has no value"),
+        ("create -b=b0 ID", "runtimes read the value of -b= differently: write it without ="),
         ("create -db b0 --pid-file", "the option --pid-file has no value"),
         ("create -t --", "no container id before --"),  # for runc, -t is the id
         ("run -bb0 --", "no container id before --"),
-        ("restore --unknown=x --", "no container id before --"),
+        ("restore --bundle=x --", "no container id before --"),
         ("run -db --", "no container id before --"),
         ("-- create --log-level --", "no container id before --"),
         ("create --", ""),

@@ -12,17 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
+from hook.compile.in_force import refresh
 from hook.core.base.errors import Usage
+from hook.core.base.text import WHERE_TO_LOOK
 from hook.core.linux.mountns import own_directories
-from hook.core.policy.compiler import refresh
-from hook.core.reserve import Reserved
+from hook.core.policy.store import store_path
+from hook.core.reserve.reserved_env import Reserved
 from hook.entry import hook as hooks
+from hook.entry.caller import Options
 from hook.entry.write_spec import stamp
 from unit.core.linux.node import Node
 from unit.nri.support import wait_until
-from unit.support import CONTAINERD, ROOT, SYSTEMD_CGROUP, bind, config, document, values_of
+from unit.support import CONTAINERD, ROOT, SYSTEMD_CGROUP, bind, config, document
 
 pytestmark = pytest.mark.root
 
@@ -38,8 +42,8 @@ CHANGED = "the policy was changed while the container was created: create it aga
 class Runtime(hooks.HookCaller):
     """The runtime that calls the hook: what it gives on stdin, its own command line, and what it is told."""
 
-    def __init__(self, state: bytes, arguments: list[str] | OSError) -> None:
-        super().__init__({})
+    def __init__(self, options: Options, state: bytes, arguments: list[str] | OSError) -> None:
+        super().__init__(options, {})
         self.given, self.arguments = state, arguments
         self.told: list[str] = []
         self.waits = 0
@@ -89,7 +93,7 @@ class Hooked:
         self, env: dict[str, str | None], *mounts: str, draft: str = "", policy: str = "older", **fields: Any
     ) -> None:
         """As the wrapper handed the container on."""
-        stamped = stamp({}, Reserved(env, []), policy, draft, list(mounts))
+        stamped = stamp({}, Reserved(env, []), fingerprint=policy, draft=draft, mounts=list(mounts))
         self.write(annotations=stamped, **fields)
 
     def where(self) -> list[str]:
@@ -102,11 +106,14 @@ class Hooked:
     def run(self, *flags: str, stage: str = hooks.CREATE_RUNTIME, **state: Any) -> tuple[int, str]:
         """The exit status, and the line for the engine."""
         given = {"ociVersion": "1.0.2", "id": "0a", "pid": self.pid, "bundle": str(self.bundle), **state}
-        return self.called(Runtime(json.dumps(given).encode(), self.arguments), *flags, stage=stage)
+        return self.called(self.runtime(json.dumps(given).encode(), *flags, stage=stage))
 
-    def called(self, caller: Runtime, *flags: str, stage: str = hooks.CREATE_RUNTIME) -> tuple[int, str]:
-        status = self._thread.submit(hooks.run, hooks.options_of([*self.where(), *flags, stage]), caller).result()
-        line = "".join(caller.told).removeprefix("refused team-a/web-1/app: ")
+    def runtime(self, state: bytes, *flags: str, stage: str = hooks.CREATE_RUNTIME) -> Runtime:
+        return Runtime(hooks.options_of([*self.where(), *flags, stage]), state, self.arguments)
+
+    def called(self, caller: Runtime) -> tuple[int, str]:
+        status = self._thread.submit(hooks.run, caller).result()
+        line = "".join(caller.told).removeprefix("refused team-a/web-1/app: ").removesuffix(WHERE_TO_LOOK)
         return status, line
 
     def event(self) -> dict[str, Any]:
@@ -207,6 +214,14 @@ def test_right_env_starts_without_an_event_and_wrong_env_is_refused(hooked: Hook
         assert hooked.run(stage=stage) == (1, WRONG_ENV)
 
 
+def test_hook_that_restores_mounts_alone_has_no_opinion_about_annotations(hooked: Hooked) -> None:
+    hooked.policy(ENV)
+    hooked.write(annotations={"run.oci.handler": "wasm"})
+    for flags in ((), ("--inject-env",)):
+        assert "annotation run.oci.handler is not what the policy wants" in hooked.run(*flags)[1]
+    assert hooked.run("--mount-ca") == STARTS
+
+
 def test_of_a_name_that_stands_twice_the_last_value_counts(hooked: Hooked) -> None:
     hooked.policy(ENV)
     hooked.write(("CA=/tmp/x", "CA=/ca.pem"))
@@ -236,8 +251,8 @@ def test_rule_in_audit_mode_would_refuse_what_a_hook_cannot_make(hooked: Hooked)
 
 
 def test_arguments_of_the_runtime_are_those_of_its_process() -> None:
-    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from hook.entry.hook import HookCaller as Caller; "
-    code += "print(Caller({}).parents_arguments())"
+    code = f"import sys; sys.path[:0] = [{str(ROOT)!r}]; from hook.entry.hook import HookCaller, options_of; "
+    code += "print(HookCaller(options_of(['createRuntime']), {}).parents_arguments())"
     given = ["-c", '"$0" -c "$1"; :', sys.executable, code, "", "b"]
     done = subprocess.run(["sh", *given], capture_output=True, text=True)
     assert done.stdout == f"{given}\n"
@@ -252,15 +267,16 @@ def test_nothing_is_kept_busy_that_the_engine_unmounts(hooked: Hooked) -> None:
 
 def test_caller_is_asked_whether_it_still_waits(hooked: Hooked) -> None:
     hooked.policy(ENV)
-    caller = Runtime(json.dumps({"pid": 1, "bundle": str(hooked.bundle)}).encode(), [])
+    hooked.arguments = []
+    caller = hooked.runtime(json.dumps({"pid": 1, "bundle": str(hooked.bundle)}).encode())
     assert hooked.called(caller) == STARTS
     assert caller.waits
 
 
 def test_state_that_cannot_be_read_is_named(hooked: Hooked) -> None:
     hooked.policy(ENV)
-    assert hooked.called(Runtime(b"", [])) == (1, "refused a container: stdin: Input/output error")
-    caller = Runtime(json.dumps({"annotations": [0] * 100_001}).encode(), [])
+    assert hooked.called(hooked.runtime(b"")) == (1, "refused a container: stdin: Input/output error")
+    caller = hooked.runtime(json.dumps({"annotations": [0] * 100_001}).encode())
     assert "100000" in hooked.called(caller)[1]
 
 
@@ -346,6 +362,13 @@ def test_what_create_decided_stays_when_the_policy_changes_meanwhile(hooked: Hoo
     assert hooked.run("--handed-on") == (1, f"{reserved}; {CHANGED}")
 
 
+@marks.hole(
+    "A container that was edited had no event if the policy's mode became Audit before the look",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+    found="fuzz",
+)
 def test_event_of_what_create_edited_is_written_when_the_mode_becomes_audit_meanwhile(hooked: Hooked) -> None:
     hooked.policy({**ENV, "mode": "Audit"})
     hooked.decided({"CA": "/ca.pem"}, draft=DRAFT)
@@ -358,12 +381,19 @@ def test_event_of_what_create_edited_is_written_when_the_mode_becomes_audit_mean
     assert (hooked.event()["event"], hooked.event()["edits"][0]["applied"]) == ("container.would-deny", True)
 
 
+def test_edits_that_audit_mode_left_unmade_are_not_told_as_made_when_the_mode_becomes_enforce(hooked: Hooked) -> None:
+    hooked.policy({"name": "other", "env": [{"name": "OTHER", "absent": True}]})
+    hooked.decided({}, draft=DRAFT[:-1] + ',"applied":false}')
+    assert hooked.run("--handed-on") == STARTS
+    assert not (hooked.directory / "events").exists()
+
+
 def test_decision_of_the_policy_in_force_is_held_against_it(hooked: Hooked) -> None:
     hooked.policy(ENV)
     hooked.write()
     assert hooked.run("--handed-on") == STARTS
-    header = json.loads(next((hooked.directory / "store").glob("*.json*")).read_text().splitlines()[0])
-    fingerprint = header["sha256"]
+    compiled = store_path(f"{hooked.directory}/policy", f"{hooked.directory}/store")
+    fingerprint = json.loads(Path(compiled).read_text().splitlines()[0])["sha256"]
     hooked.decided({"CA": "/older.pem"}, "/etc/ssl", policy=fingerprint)
     assert hooked.run("--handed-on") == STARTS
 
@@ -493,74 +523,7 @@ def test_mount_that_shows_the_nodes_processes_is_refused(mounted: Hooked) -> Non
     assert (status, line.startswith("rule alone: ")) == (1, True)
 
 
-# -- precreate
-
-
-def precreated(hooked: Hooked, given: bytes | str, out: str = "") -> tuple[int, bytes, str]:
-    """podman's stage: config.json on stdin, the corrected one on stdout. `given`: or a file that cannot be read."""
-    with open(out or os.devnull, "wb") as file:
-        stdin = os.open(given, os.O_WRONLY) if isinstance(given, str) else os.memfd_create("stdin")
-        try:
-            if isinstance(given, bytes):
-                os.write(stdin, given)
-                os.lseek(stdin, 0, os.SEEK_SET)
-            streams = {"stdin": stdin, "stdout": file if out else subprocess.PIPE, "stderr": subprocess.PIPE}
-            done = subprocess.run(hooked.command(hooks.PRECREATE), cwd=hooked.bundle, **streams)
-        finally:
-            os.close(stdin)
-    return done.returncode, done.stdout, done.stderr.decode()
-
-
-def test_precreate_corrects_what_it_reads_and_passes_the_rest_on(hooked: Hooked) -> None:
-    hooked.policy(ENV)
-    right = (hooked.bundle / "config.json").read_bytes()
-    status, got, said = precreated(hooked, right)
-    assert (status, said, values_of(json.loads(got)["process"]["env"], "CA")) == (0, "", ["/ca.pem"])
-    status, got, said = precreated(hooked, right.replace(b"/ca.pem", b"/tmp/x"))
-    assert (status, said, values_of(json.loads(got)["process"]["env"], "CA")) == (0, "", ["/ca.pem"])
-    event = hooked.event()
-    assert (event["adapter"], event["verified"], event["start"]) == ("precreate", "config.json", "cold")
-    status, got, said = precreated(hooked, b"{")
-    assert (status, got) == (1, b"")
-    assert said.startswith("reassert: refused a container: the config.json on stdin")
-    hooked.policy(ENV, mode="Audit")
-    given = right.replace(b"/ca.pem", b"/tmp/x")
-    assert precreated(hooked, given) == (0, given, "")
-    assert precreated(hooked, b"{") == (0, b"{", "")
-
-
-def test_precreate_names_the_stream_that_fails(hooked: Hooked) -> None:
-    hooked.policy(ENV)
-    given = (hooked.bundle / "config.json").read_bytes()
-    for arguments, why in (
-        ((given, "/dev/full"), "stdout: No space left on device"),
-        (("/dev/null",), "the config.json on stdin: Bad file descriptor"),
-    ):
-        status, _, said = precreated(hooked, *arguments)
-        assert (status, why in said) == (1, True), said
-
-
-def test_precreate_passes_what_it_cannot_decide_as_the_failure_policy_says(hooked: Hooked) -> None:
-    rule = {"name": "file", "env": [{"name": "CA", "valueFrom": {"file": f"{hooked.directory}/none"}}]}
-    hooked.policy(rule, failurePolicy="Ignore")
-    given = (hooked.bundle / "config.json").read_bytes()
-    assert precreated(hooked, given) == (0, given, "")
-    hooked.policy(rule, onMissingFiles="Enforce")
-    status, got, _ = precreated(hooked, given)
-    assert (status, got) == (1, b"")
-
-
-def test_precreate_refuses_a_root_that_it_does_not_find_where_the_runtime_would(hooked: Hooked) -> None:
-    (hooked.directory / "ca").mkdir()
-    hooked.policy({"name": "ca", "mounts": [{"hostPath": f"{hooked.directory}/ca", "mountPath": "/ca"}]})
-    given = (hooked.bundle / "config.json").read_bytes()
-    status, got, said = precreated(hooked, given)
-    why = f"root.path rootfs is relative to the bundle, and {hooked.bundle} has no such directory"
-    assert (status, got, why in said) == (1, b"", True)
-    (hooked.bundle / "rootfs").mkdir()
-    status, got, said = precreated(hooked, given)
-    assert (status, said) == (0, "")
-    made = json.loads(got)
-    assert [mount["destination"] for mount in made["mounts"]] == ["/ca"]
-    assert "--handed-on" in made["hooks"]["createRuntime"][0]["args"]
-    assert precreated(hooked, given.replace(b'"rootfs"', b'"/none"'))[::2] == (0, "")
+def test_the_stage_of_an_older_podman_hook_is_refused_with_what_to_do(hooked: Hooked) -> None:
+    done = subprocess.run(hooked.command("precreate"), input=b"{}", capture_output=True)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"the stage precreate is removed: run `reassert install --engine podman`" in done.stderr

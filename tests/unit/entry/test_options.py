@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import marks
 import pytest
 
 from hook.core.base.errors import Usage
 from hook.entry.caller import Options
+
+pytestmark = marks.promise("Command lines are read as runc and crun read them")
 
 
 def test_options_take_absolute_paths_in_both_spellings() -> None:

@@ -9,18 +9,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import marks
 import pytest
 
+from hook.compile.in_force import refresh
 from hook.core.base.errors import Refused
-from hook.core.policy.compiler import refresh
-from hook.core.reserve import Reserved
+from hook.core.base.text import WHERE_TO_LOOK
+from hook.core.reserve.reserved_env import Reserved
 from hook.entry import runtime
 from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import Invocation
-from hook.entry.exec import ExecCaller, handle
-from hook.entry.help import ended
+from hook.entry.process import ExecCaller, handle
+from hook.entry.usage import ended
 from hook.entry.write_spec import ANNOTATION, read, stamp
 from unit.support import ROOT, config, document
+
+pytestmark = marks.promise(
+    "The real runtime gets the engine's arguments, environment, descriptors, signals and limits", about="Decision"
+)
 
 ABSENT = [{"name": "N", "absent": True}, {"name": "N_*", "absent": True}]
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, *ABSENT]}
@@ -51,17 +57,21 @@ class Wrapper:
         )
         self.real.chmod(0o755)
 
-    def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    def command(self, *arguments: str) -> list[str]:
+        """The command line of a call with these arguments."""
         where = [
             *self.flags,
             f"--policy={self.policy}",
             f"--store={self.directory}/s",
             f"--events={self.directory}/events.jsonl",
         ]
-        command = [sys.executable, str(ROOT / "hook" / "__main__.py"), "runtime", "--real", str(self.real), *where]
+        program = [sys.executable, str(ROOT / "hook" / "__main__.py"), "runtime", "--real", str(self.real)]
+        return [*program, *where, "--", *arguments]
+
+    def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         options = {"env": ENGINE, "cwd": self.directory, **options}
         # `options` are any of subprocess.run's, which its overloads cannot follow
-        return subprocess.run([*command, "--", *arguments], capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]  # options of run
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]  # options of run
 
     def create(self) -> None:
         assert self.run("create", "--bundle", str(self.config.parent), "0a").returncode == 0
@@ -118,6 +128,12 @@ def test_missing_config_is_for_the_real_runtime_to_tell(wrapper: Wrapper) -> Non
     assert wrapper.run("create", "--bundle", str(wrapper.config.parent), "0a").returncode == 0
 
 
+@marks.hole(
+    "A config.json behind a bundle's path of 4,090 bytes was handed on uncorrected",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="low",
+)
 def test_config_that_only_a_runtime_reaches_is_refused(wrapper: Wrapper) -> None:
     """A runtime goes into the bundle first; for the whole path, a bundle's path of 4,090 bytes is too long."""
     long = 4090 - len(str(wrapper.directory))
@@ -209,7 +225,7 @@ def test_exec_env_of_reserved_names_is_replaced_or_taken_out(wrapper: Wrapper, g
 def test_update_keeps_the_device_rules_that_were_decided(wrapper: Wrapper, path: str, has_devices: bool) -> None:
     """Engines hand those from before reassert to each update."""
     own = [{"allow": True, "type": "c", "major": 1, "minor": 3, "access": "rwm"}]
-    annotations = stamp({}, Reserved({"CA": "/ca.pem"}, []), "", has_devices=has_devices)
+    annotations = stamp({}, Reserved({"CA": "/ca.pem"}, []), fingerprint="", has_devices=has_devices)
     made = config(["CA=/ca.pem"], linux={"resources": {"devices": own}}, annotations=annotations)
     wrapper.config.write_text(json.dumps(made))
     wrapper.recorded()
@@ -224,7 +240,9 @@ def test_update_keeps_the_device_rules_that_were_decided(wrapper: Wrapper, path:
 
 
 def test_update_whose_resources_cannot_be_read_is_refused(wrapper: Wrapper) -> None:
-    wrapper.config.write_text(json.dumps(config(annotations=stamp({}, Reserved({}, []), "", has_devices=True))))
+    wrapper.config.write_text(
+        json.dumps(config(annotations=stamp({}, Reserved({}, []), fingerprint="", has_devices=True)))
+    )
     wrapper.recorded()
     with open("/dev/zero") as endless:
         result = wrapper.run("--root", str(wrapper.directory), "update", "-r", "-", "0a", stdin=endless)
@@ -244,7 +262,8 @@ def test_exec_in_a_container_that_is_found_nowhere_is_refused_with_where_it_was_
     result = wrapper.run("--root", str(wrapper.directory), "exec", "0a", "cmd")
     assert (result.returncode, result.stdout) == (255, "")
     assert result.stderr == (
-        f"reassert: refused 0a: exec: the real runtime's state of the container is not in {wrapper.directory}/0a\n"
+        f"reassert: refused 0a: exec: the real runtime's state of the container is not in {wrapper.directory}/0a"
+        f"{WHERE_TO_LOOK}\n"
     )
 
 
@@ -269,7 +288,7 @@ def test_a_shortage_of_the_node_is_an_error_and_no_denial(wrapper: Wrapper, verb
     where = [f"--policy={wrapper.policy}", f"--store={wrapper.directory}/s", f"--events={wrapper.directory}/events"]
     options = Options(["--real", str(wrapper.real), *where], ("real", "hook"))
     with pytest.raises(Refused, match="Too many open files"):
-        handle(options, Invocation([verb, "0a", *(["cmd"] if verb == "exec" else [])]), Short({}))
+        handle(Invocation([verb, "0a", *(["cmd"] if verb == "exec" else [])]), Short(options, {}))
     [event] = [json.loads(line) for line in (wrapper.directory / "events").read_text().splitlines()]
     assert event["event"] == "container.error"
 
@@ -354,8 +373,8 @@ def test_a_config_that_is_not_what_was_written_is_refused(wrapper: Wrapper, lost
     where = [f"--policy={wrapper.policy}", f"--store={wrapper.directory}/s", f"--events={wrapper.directory}/e.jsonl"]
     arguments = ["--real", str(wrapper.real), *where, "--", "create", "--bundle", str(wrapper.config.parent), "0a"]
     options = Options(arguments, ("real", "hook"))
-    with pytest.raises(Refused, match=r"config\.json does not contain what was written to it$"):
-        runtime.passed_on(options, Invocation(options.rest or []), Losing({}, options.cold))
+    with pytest.raises(Refused, match=f"config\\.json does not contain what was written to it{WHERE_TO_LOOK}$"):
+        runtime.passed_on(Invocation(options.rest or []), Losing(options, {}))
 
 
 def test_error_of_a_command_is_one_line_for_the_engine(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,20 +1,38 @@
-"""facts.sh: what a NodeEnforcement says. The node is a directory, `reassert` a script that prints what a node does."""
+"""What a NodeEnforcement says: facts.sh asks the program, whose JSON has the fields of the definition."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import shutil
 import subprocess
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import marks
 import pytest
-from e2e.support import need
 
-from hook.ops.events.summary import summarise
+from hook import __version__
+from hook.core.policy.store import store_path
+from hook.node import kept
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.engines.base import NOT_INSTALLED, AnyEngine, Handler
+from hook.node.kept import Audited, Container, Kept, Verified
+from hook.node.loaded import NOT_KNOWN, Loaded
+from hook.ops.health.enforcement import as_enforcement
+from hook.ops.health.node import EngineState, Node
+from hook.ops.health.status import Status
 from unit.kubernetes.chart import KUBERNETES, load
+from unit.ownmachine import Machine
+from unit.support import policy
+
+pytestmark = marks.promise(
+    "A NodeEnforcement says what was seen on its node: what could not be looked at is absent",
+    about="Packages and cluster",
+)
 
 SCRIPT = KUBERNETES / "image" / "facts.sh"
 NSENTER = """\
@@ -25,75 +43,24 @@ exec "$@"
 REASSERT = """\
 #!/bin/sh
 cd {where}
-case $* in
-"node status --output=json") cat status.json; exit 4 ;;
-"audit --output=json") cat audit.json; exit 1 ;;
-"report --since=24h --output=json") cat report.json ;;
-esac
+case $* in "status --output=enforcement "*) printf '%s\n' "$@" > asked; cat answer; exit 4 ;; esac
 """
-STATUS: dict[str, Any] = {
-    "version": "0.4.0",
-    "policy": {
-        "sha256": "b" * 64,
-        "mode": "Mixed",
-        "rules": {"enforced": 2, "tried": 1},
-        "since": "2026-01-31T12:00:00Z",
-        "heldBack": "line 3: no such field",
-    },
-    "problems": ["one"],
-    "remarks": ["two"],
-    "engines": {
-        "containerd": {
-            "title": "containerd 1.7.24",
-            "running": True,
-            "adapters": ["runtime"],
-            "handlers": [
-                {"name": "runc", "wired": ["runtime"], "note": ""},
-                {"name": "crun", "wired": [], "note": "not loaded"},
-                {"name": "kata", "wired": [], "note": "not known"},
-            ],
-        },
-        "podman": {"title": "podman 4.3", "running": True, "adapters": [], "handlers": [{"name": "crun", "wired": []}]},
-    },
-}
-ENGINE = {
-    "name": "containerd",
-    "version": "containerd 1.7.24",
-    "running": True,
-    "adapters": ["runtime"],
-    "wired": ["runc"],
-    "notWired": ["crun"],
-    "notKnown": ["kata"],
-}
-"""What facts.sh makes of the first engine of STATUS."""
-COUNTS = {"drifted": 2, "unknown": 1, "exempt": 3, "in-policy": 40}
-EVENTS: list[dict[str, Any]] = [
-    {"event": "container.denied", "id": "1", "mode": "Enforce"},
-    {"event": "container.denied", "id": "1", "mode": "Enforce"},
-    {"event": "container.denied", "id": "2", "mode": "Enforce", "probe": True},
-    {"event": "container.edited", "id": "3", "mode": "Enforce", "edits": [{"before": ["/tmp/x"]}]},
-    {"event": "container.edited", "id": "4", "mode": "Enforce", "edits": [{"before": []}, {"before": None}]},
-    {"event": "container.edited", "id": "5", "mode": "Enforce", "edits": [{"before": ["x"], "mode": "Audit"}]},
-    {"event": "container.edited", "id": "6", "mode": "Audit", "edits": [{"before": ["x"]}]},
-    {"event": "container.would-deny", "id": "7", "mode": "Audit"},
-]
 POLICY = "kind: NodePolicy\n"
+WANTED = hashlib.sha256(POLICY.encode()).hexdigest()
 
 
-class Node:
+class Pod:
     """`look` runs facts.sh, and returns what it has written; None: nothing. `state`: what node.sh says."""
 
     def __init__(self, where: Path) -> None:
         self.where = where
-        self.state = "NothingToVerify words\n"
+        self.state = "NothingToVerify words of node.sh\n"
         (where / "work").mkdir()
         (where / "opt/reassert").mkdir(parents=True)
         for name, text in (("nsenter", NSENTER), ("opt/reassert/reassert", REASSERT.format(where=where))):
             (where / name).write_text(text)
             (where / name).chmod(0o755)
-        self.write("status.json", STATUS)
-        self.write("audit.json", {"counts": COUNTS, "containers": []})
-        self.write("report.json", summarise(EVENTS).as_json())
+        self.write("answer", {"state": "from the program"})
         (where / "policy.yaml").write_text(POLICY)
 
     def write(self, name: str, content: object) -> None:
@@ -105,19 +72,13 @@ class Node:
         own = {
             "PATH": f"{self.where}:{os.environ['PATH']}",
             "WORK": f"{self.where}/work",
-            "PREFIX": f"{self.where}/opt",
+            "INSTALLED": f"{self.where}/opt/reassert/reassert",
         }
         own |= {"POLICY": f"{self.where}/policy.yaml", "STATE_DIRECTORY": f"{self.where}/state", **environment}
         facts = self.where / "work/facts.json"
         facts.unlink(missing_ok=True)
         subprocess.run(["sh", SCRIPT], env=own, timeout=60, check=True)
         return json.loads(facts.read_text()) if facts.exists() else None
-
-
-@pytest.fixture
-def node(tmp_path: Path) -> Node:
-    need(shutil.which("jq") is not None, "jq")
-    return Node(tmp_path)
 
 
 def unknown(value: Any, schema: Any) -> list[str]:
@@ -132,32 +93,110 @@ def unknown(value: Any, schema: Any) -> list[str]:
     ]
 
 
-def test_every_fact_is_one_of_the_definition(node: Node) -> None:
-    node.write("state/last-verify.json", {"containerd": [1769860800, 0, ["rule/*"]], "docker": [1769850000, 3]})
+@pytest.fixture
+def pod(tmp_path: Path) -> Pod:
+    return Pod(tmp_path)
+
+
+def test_the_program_is_told_what_the_pod_knows(pod: Pod) -> None:
+    assert pod.look() == {"state": "from the program"}
+    options = ["--state=NothingToVerify", "--message=words of node.sh", f"--wanted={WANTED}"]
+    assert (pod.where / "asked").read_text().splitlines() == ["status", "--output=enforcement", *options]
+
+
+def test_a_program_that_does_not_answer_leaves_what_the_pod_knows(pod: Pod) -> None:
+    """As before the first install: nothing is 0, green or empty. The words of the state cannot break the JSON."""
+    (pod.where / "opt/reassert/reassert").unlink()
+    pod.state = 'NotReady a "word" \\ and another\n'
+    found = pod.look()
+    assert found.pop("lookedAt").endswith("Z")
+    assert found == {"state": "NotReady", "message": "a word  and another", "kernel": os.uname().release}
+
+
+def test_a_look_is_repeated_after_a_change_or_ten_minutes(pod: Pod) -> None:
+    assert pod.look()
+    assert pod.look() is None
+    for change in (
+        lambda: pod.write(store_path("/etc/reassert/policy.yaml", "state"), {}),
+        lambda: pod.write("state/trust/company/live/manifest.json", {}),
+        lambda: (pod.where / "policy.yaml").write_text(POLICY + "#"),
+        lambda: setattr(pod, "state", "Enforcing \n"),
+    ):
+        change()
+        assert pod.look()
+        assert pod.look() is None
+    os.utime(pod.where / "work/facts.signs", (0, 0))
+    assert pod.look()
+
+
+# -- what the program says
+
+
+def engine(name: str, title: str, *handlers: Handler, adapters: tuple[str, ...] = ()) -> EngineState:
+    made = SimpleNamespace(name=name, title=title, running=lambda: True)
+    return EngineState(cast(AnyEngine, made), OwnerRecord([*adapters]), cast(Any, None), Loaded([*handlers]))
+
+
+@pytest.fixture
+def found(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Status]:
+    rules = [{"name": name, "env": [{"name": name.upper(), "value": "1"}]} for name in ("a", "b")]
+    in_force = policy(rules[0], {**rules[1], "mode": "Audit"})
+    in_force.warning = "line 3: no such field"
+    handlers = (
+        Handler("runc", "/r", ("runtime",)),
+        Handler("crun", "/c", ()),
+        Handler("kata", "", (), NOT_KNOWN),
+        Handler("gone", "/g", (), NOT_INSTALLED, is_installed=False),
+    )
+    engines = [
+        engine("containerd", "containerd 1.7.24", *handlers, adapters=("runtime",)),
+        engine("podman", "podman 4.3", Handler("crun", "/c", ())),
+    ]
+    containers = {str(n): Container(state) for n, state in enumerate(["drifted"] * 2 + ["in policy"] * 3 + ["unknown"])}
+    verified = {"containerd": Verified(1769860800, 0, ["rule/*"]), "docker": Verified(1769850000, 3)}
+    record = Record("/nowhere", {"containerd": OwnerRecord(["runtime"])})
+    node = Node(record, engines, {}, policy=in_force, kept=Kept(verified=verified))
+    node.__dict__["audited"] = Audited(containers=containers)
     store = {"generation": 7, "built": "2026-01-30T00:00:00Z", "certificates": [1, 2]}
-    node.write("state/trust/company/live/manifest.json", store)
+    machine.file("/var/lib/reassert/trust/company/live/manifest.json", json.dumps(store))
+    machine.file("/var/log/reassert/events.jsonl")
+    yield Status(node, [], since="2026-01-31T12:00:00.123456Z")
+
+
+def says(found: Status) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(as_enforcement(found, "NothingToVerify", "one; two", WANTED))
+    return said
+
+
+def test_every_fact_is_one_of_the_definition(found: Status) -> None:
     (spec,) = load((KUBERNETES / "chart/files/nodeenforcements.yaml").read_text())
     schema = spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
-    found = node.look()
-    assert unknown(found, schema) == []
-    assert found.keys() == schema["properties"].keys()
-    assert found.pop("lookedAt")
-    assert found.pop("kernel") == os.uname().release
-    wanted = hashlib.sha256(POLICY.encode()).hexdigest()
-    assert found == {
+    said = says(found)
+    assert unknown(said, schema) == []
+    assert said.keys() == schema["properties"].keys()
+    assert len(said.pop("lookedAt")) == len("2026-01-31T12:00:00Z")
+    in_force = found.node.policy.fingerprint if found.node.policy else ""
+    containerd = {"name": "containerd", "version": "containerd 1.7.24", "running": True, "adapters": ["runtime"]}
+    assert said == {
         "state": "NothingToVerify",
         "message": "one; two",
         "policy": {
-            "wanted": {"sha256": wanted, "hash": wanted[:12]},
-            "inForce": {"sha256": "b" * 64, "hash": "b" * 12, "since": "2026-01-31T12:00:00Z", "mode": "Mixed"}
-            | {"enforcedRules": 2, "triedRules": 1},
+            "wanted": {"sha256": WANTED, "hash": WANTED[:12]},
+            "inForce": {
+                "sha256": in_force,
+                "hash": in_force[:12],
+                "since": "2026-01-31T12:00:00.123456Z",
+                "mode": "Mixed",
+            }
+            | {"enforcedRules": 1, "triedRules": 1},
             "heldBack": "line 3: no such field",
         },
         "handlers": {"wired": 1, "notWired": 1, "notKnown": 1},
         "engine": "containerd 1.7.24",
         "engines": [
-            ENGINE,
-            {**ENGINE, "name": "podman", "version": "podman 4.3", "adapters": [], "wired": [], "notKnown": []},
+            {**containerd, "wired": ["runc"], "notWired": ["crun"], "notKnown": ["kata"]},
+            {**containerd, "name": "podman", "version": "podman 4.3", "adapters": [], "wired": []}
+            | {"notWired": ["crun"], "notKnown": []},
         ],
         "verify": {
             "at": "2026-01-31T09:00:00Z",
@@ -167,47 +206,46 @@ def test_every_fact_is_one_of_the_definition(node: Node) -> None:
                 {"engine": "docker", "at": "2026-01-31T09:00:00Z", "exitStatus": 3},
             ],
         },
-        "containers": {"inPolicy": 40, "drifted": 2, "exempt": 3, "unknown": 1},
-        "lastDay": {"refusals": 1, "overrides": 1},
+        "containers": {"inPolicy": 3, "drifted": 2, "exempt": 0, "unknown": 1},
+        "lastDay": {"refusals": 0, "overrides": 0},
         "trustStores": [{"name": "company", "generation": 7, "builtAt": "2026-01-30T00:00:00Z", "certificates": 2}],
-        "reassert": "0.4.0",
+        "kernel": os.uname().release,
+        "reassert": __version__,
     }
 
 
-def test_what_cannot_be_looked_at_is_absent(node: Node) -> None:
-    """As on a node whose program does not answer: nothing is 0, green or empty."""
-    for broken in ("status.json", "audit.json", "report.json"):
-        (node.where / broken).write_text('{"half')
-    found = node.look(POLICY="/nowhere/policy.yaml")
-    assert found.keys() - {"policy"} == {"lookedAt", "state", "message", "kernel", "trustStores"}
-    assert (found["message"], found["trustStores"]) == ("words", [])
-    assert found.get("policy", {}).keys() <= {"wanted"}  # of this machine's file, if it has one
+def test_the_last_day_counts_containers(found: Status, machine: Machine) -> None:
+    log = Path("/var/log/reassert/events.jsonl")
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    events: list[dict[str, Any]] = [
+        {"event": "container.denied", "id": "1", "mode": "Enforce"},
+        {"event": "container.denied", "id": "1", "mode": "Enforce"},
+        {"event": "container.denied", "id": "2", "mode": "Enforce", "probe": True},
+        {"event": "container.edited", "id": "3", "mode": "Enforce", "edits": [{"before": ["/tmp/x"]}]},
+        {"event": "container.edited", "id": "4", "mode": "Enforce", "edits": [{"before": []}, {"before": None}]},
+        {"event": "container.edited", "id": "5", "mode": "Enforce", "edits": [{"before": ["x"], "mode": "Audit"}]},
+        {"event": "container.edited", "id": "6", "mode": "Audit", "edits": [{"before": ["x"]}]},
+        {"event": "container.would-deny", "id": "7", "mode": "Audit"},
+    ]
+    machine.file(str(log), "".join(json.dumps({"timestamp": now, **event}) + "\n" for event in events))
+    assert says(found)["lastDay"] == {"refusals": 1, "overrides": 1}
 
 
-def test_a_quiet_day_is_a_number_and_a_report_that_failed_is_none(node: Node) -> None:
-    node.write("report.json", summarise([]).as_json())
-    assert node.look()["lastDay"] == {"refusals": 0, "overrides": 0}
-    (node.where / "opt/reassert/reassert").write_text('#!/bin/sh\necho "{}"\nexit 1\n')
-    os.utime(node.where / "work/facts.signs", (0, 0))
-    assert "lastDay" not in node.look()
-
-
-def test_a_look_is_repeated_after_a_change_or_ten_minutes(node: Node) -> None:
-    assert node.look()
-    assert node.look() is None
-    node.write("state/wired.json", [1, {"containerd": {"runc": 1}}, []])
-    assert node.look()
-    node.write("state/wired.json", [61, {"containerd": {"runc": 1}}, []])
-    assert node.look() is None
-    for change in (
-        lambda: node.write("state/wired.json", [121, {"containerd": {"runc": 0}}, []]),
-        lambda: node.write("state/last-verify.json", {"containerd": [1, 0]}),
-        lambda: node.write("state/etc-reassert-policy.yaml.json", {}),
-        lambda: (node.where / "policy.yaml").write_text(POLICY + "#"),
-        lambda: setattr(node, "state", "Enforcing \n"),
-    ):
-        change()
-        assert node.look()
-        assert node.look() is None
-    os.utime(node.where / "work/facts.signs", (0, 0))
-    assert node.look()
+def test_what_cannot_be_looked_at_is_absent(found: Status, machine: Machine) -> None:
+    machine.file("/var/lib/reassert/trust/company/live/manifest.json", "{")
+    found.node.policy = None
+    found.node.kept = kept.Kept()
+    found.node.engines.clear()
+    said = says(found)
+    assert said.keys() == {
+        "lookedAt",
+        "state",
+        "message",
+        "policy",
+        "engines",
+        "containers",
+        "lastDay",
+        "kernel",
+        "reassert",
+    }
+    assert said["policy"] == {"wanted": {"sha256": WANTED, "hash": WANTED[:12]}}

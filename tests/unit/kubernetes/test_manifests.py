@@ -8,10 +8,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import marks
 from e2e.support import need
 
 from unit.kubernetes.chart import KUBERNETES, Object, find, is_hook, load, objects
 from unit.support import ROOT
+
+pytestmark = marks.promise("The chart is valid, refuses invalid values, and its pods wire and unwire a node")
 
 MANIFESTS = KUBERNETES / "manifests"
 
@@ -60,5 +63,5 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert {"config", "hook", "packaging"} == let_in
     copies = [line for line in (image / "Dockerfile").read_text().splitlines() if line.startswith("COPY packaging")]
     sources = [source for line in copies for source in shlex.split(line)[1:-1]]
-    assert len(sources) == 6
+    assert len(sources) == 7
     assert all((ROOT / source).stat().st_mode & 0o111 for source in sources if source.endswith(".sh"))

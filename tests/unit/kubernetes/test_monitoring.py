@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from ruamel.yaml import YAML
 
@@ -16,6 +17,11 @@ from hook.ops.metrics.prometheus import Metrics
 from unit.kubernetes.chart import KUBERNETES, load
 from unit.ops.metrics.support import samples
 from unit.support import ROOT, policy
+
+pytestmark = marks.promise(
+    "Metrics count starts of every adapter; dashboard and alerts use metrics that exist, and one silent node "
+    "is an alert"
+)
 
 MONITORING = ROOT / "packaging" / "monitoring"
 PROMTOOL = ROOT / "build/promtool"

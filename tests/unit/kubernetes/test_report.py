@@ -6,9 +6,18 @@ import json
 import subprocess
 from pathlib import Path
 
+import marks
 import pytest
 
 from unit.kubernetes.chart import KUBERNETES
+
+pytestmark = [
+    marks.promise(
+        "A node pod's token changes the start-up taint and the condition of its own node, and nothing else",
+        about="Packages and cluster",
+    ),
+    marks.promise("A NodeEnforcement says what was seen on its node: what could not be looked at is absent"),
+]
 
 SCRIPT = KUBERNETES / "image" / "report.sh"
 TAINT = "reassert.internal/not-wired"

@@ -62,7 +62,6 @@ def test_what_the_schema_refuses(values: Object, where: str) -> None:
         ({"nri": {"enabled": True}, "node": {"enabled": False}}, "nri.enabled needs node.enabled"),
         ({"nri": {"enabled": True}, "node": {"adapters": ["hook", "cdi"]}}, "the wrapper or the verifying hook"),
         ({"monitoring": {"podMonitor": True}}, "needs nri.metrics"),
-        ({"fleet": {"enabled": True, "openReports": {"enabled": True}}}, "fleet.openReports.image is empty"),
         ({"trust": {"clusterTrustBundle": {"name": "a", "signerName": "b/c"}}}, "set name or signerName"),
     ],
 )

@@ -13,15 +13,21 @@ from hook.node.change import tree
 from unit.node.fake import FakeNode
 from unit.ownmachine import Machine
 
-_LOGS: list[list[str]] = []
+_LOGS: list[tuple[str, list[str]]] = []
+"""The directory of a node, and what has become of the files below it."""
 
 
 def _log(event: str, arguments: tuple[object, ...]) -> None:
-    """sys.addaudithook, which has no way back."""
+    """sys.addaudithook, which has no way back.
+
+    Other files do not count: Python itself renames one when it compiles a module that is imported for the first time.
+    """
     if _LOGS and event in ("os.rename", "os.remove"):
-        name = str(arguments[event == "os.rename"]).rpartition("/")[2]
-        if name != "lock" and not name.endswith(".reassert-new"):
-            _LOGS[-1].append(("+" if event == "os.rename" else "-") + name)
+        top, log = _LOGS[-1]
+        path = str(arguments[event == "os.rename"])
+        name = path.rpartition("/")[2]
+        if path.startswith(f"{top}/") and name != "lock" and not name.endswith(".reassert-new"):
+            log.append(("+" if event == "os.rename" else "-") + name)
 
 
 sys.addaudithook(_log)
@@ -47,6 +53,6 @@ def node(tmp_path: Path) -> FakeNode:
 @pytest.fixture
 def order(node: FakeNode) -> Iterator[list[str]]:
     """Names of the files that were put or removed, among the engine's calls, in order."""
-    _LOGS.append(node.engine.calls)
+    _LOGS.append((str(node.top), node.engine.calls))
     yield node.engine.calls
     _LOGS.pop()

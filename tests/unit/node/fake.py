@@ -15,7 +15,7 @@ from hook.node.change import journal as journals
 from hook.node.change.files import Change, State, link, look
 from hook.node.change.record import Record
 from hook.node.change.rewiring import Rewiring, Target
-from hook.node.engines.base import Base, Choice, Engine, Handler, Wiring
+from hook.node.engines.base import Base, Choice, Config, Daemon, Handler, Wiring
 from hook.node.errors import NodeError
 
 OURS = b"reassert: ours\n"
@@ -26,12 +26,34 @@ class Killed(BaseException):
 
 
 @dataclass
-class FakeEngine(Engine[None]):
+class FakeConfig(Config):
+    """Nothing is configured. `left`: adapters of its handler. `found`: what keeps the engine from starting again."""
+
+    left: tuple[str, ...] = ()
+    found: list[str] = field(default_factory=list)
+
+    def handlers(self, notes: dict[str, Any]) -> list[Handler]:
+        return [Handler("runc", "/usr/sbin/runc", self.left)]
+
+    def wire(self, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
+        raise NotImplementedError
+
+    def blockers(self) -> list[str]:
+        return self.found
+
+    @staticmethod
+    def strip(path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
+        return content.replace(OURS, b"") or None
+
+
+@dataclass
+class FakeEngine(Daemon[Config]):
     """`fails`: which of its methods raise. `callers`: running containers by dispatcher. `left`: handlers' adapters."""
 
     name: str = "fake"
     title: str = "Fake 1.0"
     adapters: tuple[str, ...] = ("runtime",)
+    config_class: type[Config] = FakeConfig
     service: str = ""
     verb: str = "restart"
     up: bool = True
@@ -50,22 +72,10 @@ class FakeEngine(Engine[None]):
     def find(cls) -> FakeEngine:
         return cls()
 
-    def read(self) -> None:
-        """Nothing is configured."""
+    def read(self) -> Config:
+        return FakeConfig(self.left, self.blockers_of)
 
-    def handlers(self, now: None, notes: dict[str, Any]) -> list[Handler]:
-        return [Handler("runc", "/usr/sbin/runc", self.left)]
-
-    def wire(self, now: None, choice: Choice, base: Base, notes: dict[str, Any]) -> Wiring:
-        raise NotImplementedError
-
-    def strip(self, path: str, content: bytes, notes: dict[str, Any]) -> bytes | None:
-        return content.replace(OURS, b"") or None
-
-    def blockers(self, before: object) -> list[str]:
-        return self.blockers_of
-
-    def check(self, now: None, wiring: Wiring) -> None:
+    def check(self, config: Config, wiring: Wiring) -> None:
         self._called("check")
 
     def running(self) -> bool:
@@ -74,13 +84,13 @@ class FakeEngine(Engine[None]):
     def restart(self) -> None:
         self._called("restart")
 
-    def prove(self, now: None) -> None:
+    def prove(self, config: Config) -> None:
         self._called("prove")
 
-    def users(self, now: None, path: str) -> int:
+    def users(self, config: Config, path: str) -> int:
         return self.callers.get(path, 0)
 
-    def starter(self, now: None) -> Any:
+    def starter(self, config: Config) -> Any:
         """Only for what interrupted probes left."""
         return SimpleNamespace(clean=lambda: self._called("clean"), close=lambda: None)
 
@@ -133,7 +143,7 @@ class FakeNode:
         return [start, (str(self.top / "bin/reassert"), link("/opt/reassert/reassert")), *seed]
 
     def make(
-        self, target: Target, engine: FakeEngine | None = None, prove: Callable[[None], None] | None = None
+        self, target: Target, engine: FakeEngine | None = None, prove: Callable[[Config], None] | None = None
     ) -> bool:
         """One change, under the lock, whose directory is away again if nothing stays in it."""
         with journals.locked(self.state):

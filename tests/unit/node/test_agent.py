@@ -1,4 +1,4 @@
-"""What `reassert node` puts on a node for the resident agent, and what `status` says of the last container starts."""
+"""What `install` puts on a node for the resident agent, and what `status` says of the last container starts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.core.base.errors import Usage
@@ -16,9 +17,11 @@ from hook.node.agent import Agent, Starts, last_starts, starts_of, with_unchange
 from hook.node.artifacts.dispatchers import dispatcher_for, hook_file, pass_through, real_of, script
 from hook.node.change.files import put
 from hook.node.engines.base import CDI, HOOK, RUNTIME, Choice, Wiring
-from hook.node.services import SERVICE, SOCKET, TIMERS, UNITS, add_agent, is_wanted, metrics_of
+from hook.node.services import SERVICE, SOCKET, TIMERS, UNITS, add_agent, is_wanted, metrics_of, options_of
 from unit.ownmachine import Machine
-from unit.support import policy
+from unit.support import ROOT, policy
+
+pytestmark = marks.promise("A start that the agent does not answer is cold, and events, `status` and metrics say why")
 
 PROGRAM, FRONT = "/opt/reassert/reassert", "/opt/reassert/front"
 
@@ -29,13 +32,14 @@ def choice(
     wanted: bool = True,
     program: str = PROGRAM,
     metrics: dict[str, str] | None = None,
+    log: dict[str, str] | None = None,
 ) -> Choice:
     in_force = policy({"name": "r", "env": [{"name": "A", "value": "1"}]})
-    return Choice(adapters, None, program, in_force, agent=wanted, front=front, metrics=metrics)
+    return Choice(adapters, None, program, in_force, agent=wanted, front=front, metrics=metrics, log=log)
 
 
 def test_the_files_and_units_of_an_agent() -> None:
-    wiring = Wiring(artifacts=[("/usr/local/sbin/reassert-runc", None)], units=["reassert-nri.service"])
+    wiring = Wiring(artifacts=[("/opt/reassert/reassert-runc", None)], units=["reassert-nri.service"])
     add_agent(wiring, choice(RUNTIME))
     assert wiring.units == [*UNITS, "reassert-nri.service", *TIMERS]
     assert [path for path, _ in wiring.artifacts] == [
@@ -46,10 +50,10 @@ def test_the_files_and_units_of_an_agent() -> None:
         *(f"/etc/systemd/system/{path}{name}" for name in TIMERS for path in ("", "timers.target.wants/")),
         *(f"/etc/systemd/system/{name.replace('.timer', '.service')}" for name in TIMERS),
         hook_file(),
-        "/usr/local/sbin/reassert-runc",  # names the hook file, so it comes later and goes earlier
+        "/opt/reassert/reassert-runc",  # names the hook file, so it comes later and goes earlier
     ]
     text = dict(wiring.artifacts)[f"/etc/systemd/system/{SERVICE}"]
-    assert text and f"\nExecStart={PROGRAM} agent $NRI $METRICS $OPTIONS\n" in text.content.decode()
+    assert text and f"\nExecStart={PROGRAM} agent $LOG $NRI $METRICS $OPTIONS\n" in text.content.decode()
     hook = dict(wiring.artifacts)[hook_file()]
     assert hook and hook.mode == 0o755 and hook.content.startswith(b"#!/opt/reassert/front\n")
     assert is_wanted(wiring.notes)
@@ -97,6 +101,30 @@ def test_metrics_are_a_drop_in_for_every_kind_of_unit() -> None:
     assert (wiring.artifacts, wiring.remarks) == ([], ["no metrics are served, because there is no agent"])
 
 
+def test_the_services_log_as_an_install_says() -> None:
+    """In a drop-in of each service, which a package's unit takes too. Without the options there is none."""
+    wiring = Wiring()
+    add_agent(wiring, choice(RUNTIME, log={"log-format": "json", "log-level": "debug"}))
+    found = {path: state.content.decode() for path, state in wiring.artifacts if path.endswith("/log.conf") and state}
+    services = (SERVICE, *(name.replace(".timer", ".service") for name in TIMERS))
+    assert list(found) == [f"/etc/systemd/system/{name}.d/log.conf" for name in services]
+    line = 'Environment="LOG=--log-format=logfmt --log-format=json --log-level=debug"\n'
+    assert {text.endswith(f"\n[Service]\n{line}") for text in found.values()} == {True}
+    assert wiring.notes == {"log": {"log-format": "json", "log-level": "debug"}}
+    given: dict[str, str | None] = {"log-format": None, "log-level": "error"}
+    assert options_of("log", given, wiring.notes, []) == {"log-format": "json", "log-level": "error"}
+    assert options_of("log", {"log-format": "", "log-level": ""}, wiring.notes, []) == {}
+    assert options_of("log", {"log-format": None, "log-level": None}, {}, [{}, wiring.notes]) == wiring.notes["log"]
+
+
+def test_each_service_passes_on_its_options_for_the_log() -> None:
+    for unit in (ROOT / "packaging" / "systemd").glob("*.service"):
+        lines = unit.read_text().splitlines()
+        started = [line for line in lines if line.startswith(("ExecStart=", "ExecStopPost="))]
+        assert started and all(" $LOG" in line for line in started), unit
+        assert 'Environment="LOG=--log-format=logfmt"' in lines, unit
+
+
 def test_metrics_stay_as_they_are_until_an_install_says_otherwise(tmp_path: Path) -> None:
     nothing: dict[str, str | None] = {"metrics": None, "textfile": None}
     address, notes = "[::1]:9464", {"metrics": {"metrics": "[::1]:9464"}}
@@ -129,6 +157,7 @@ def test_metrics_that_a_unit_cannot_take_are_refused(given: dict[str, str | None
 
 def test_a_dispatcher_names_front_before_it_is_there(machine: Machine) -> None:
     path, state = dispatcher_for("/bin/true", PROGRAM, {}, front=FRONT)
+    Path(path).parent.mkdir()
     lines = state.content.decode().splitlines()
     assert lines[0] == f"#!{FRONT}"
     assert f"# hook: {hook_file()}" in lines
@@ -143,6 +172,7 @@ def test_an_argument_of_a_front_that_read_the_file_before_reaches_no_runtime(mac
     """It goes cold by executing sh with the file, in whose place there may be another one now."""
     real = machine.program("real", 'echo "$@"')
     path, state = dispatcher_for(str(real), PROGRAM, {})
+    Path(path).parent.mkdir()
     put(path, state if text == "cold" else pass_through(str(real)))
     for arguments in (["--cold=absent", "state", "c"], ["state", "c"]):
         assert subprocess.check_output([path, *arguments], text=True) == "state c\n"
@@ -196,22 +226,32 @@ def test_starts_without_an_event_count_for_their_real_runtime() -> None:
 
 def test_an_agent_of_another_version_is_a_problem() -> None:
     other = Agent("", "active", "active", "reassert 0.1.0", "reassert 0.2.0", False, 17 << 20)
-    assert other.as_text() == "Agent: socket active, service active, reassert 0.1.0, 17.0 MiB"
-    assert [problem.partition(",")[0] for problem in other.problems()] == ["the agent is reassert 0.1.0"]
-    assert Agent("--no-agent").problems() == []
-    assert Agent("--no-agent").as_text() == "Agent: none, every container start is cold: --no-agent"
+    assert other.as_text() == "socket active, service active, reassert 0.1.0, 17.0 MiB"
+    assert [each.text.partition(",")[0] for each in other.findings()] == ["the agent is reassert 0.1.0"]
+    assert not list(Agent("--no-agent").findings())
+    assert Agent("--no-agent").as_text() == "none, every container start is cold: --no-agent"
 
 
 def test_an_agent_that_does_not_answer_or_whose_plugin_is_not_connected_is_a_problem() -> None:
     fine = Agent("", "active", "active", "reassert 0.3.0", "reassert 0.3.0", True, 17 << 20)
-    assert fine.problems() == []
+    assert not list(fine.findings())
     assert fine.as_text().endswith("17.0 MiB")
     with_plugin = replace(fine, plugin=True)
-    assert with_plugin.problems() == []
+    assert not list(with_plugin.findings())
     assert with_plugin.as_text().endswith("NRI plugin connected")
     alone = replace(fine, plugin=False)
-    assert alone.problems() == ["no runtime is connected to the agent's NRI plugin"]
+    assert [each.text for each in alone.findings()] == ["no runtime is connected to the agent's NRI plugin"]
     assert alone.as_dict()["nriConnected"] is False
     silent = replace(fine, silence="no agent answers: timed out")
-    assert silent.problems() == ["the agent does not answer, so starts are cold: no agent answers: timed out"]
+    [finding] = silent.findings()
+    assert finding.text == "the agent does not answer, so starts are cold: no agent answers: timed out"
+    assert finding.remedy == "systemctl restart reassert-agent.service"
     assert silent.as_dict()["answers"] is False
+
+
+def test_an_agent_that_the_kernel_slows_down_is_a_problem() -> None:
+    fine = Agent("", "active", "active", "reassert 0.4.0", "reassert 0.4.0", True, 17 << 20, (40 << 20, 256 << 20))
+    assert fine.as_text().endswith("17.0 MiB (cgroup 40 of 256 MiB)")
+    assert (list(fine.findings()), fine.as_dict()["cgroupBytes"]) == ([], 40 << 20)
+    full = replace(fine, charged=(256 << 20, 256 << 20))
+    assert [each.text.partition(",")[0] for each in full.findings()] == ["the agent's cgroup has 256 MiB"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import marks
 import pytest
 from e2e.support import need
 
@@ -14,6 +15,8 @@ from hook.core.base.errors import ReassertError
 from hook.entry.cmdline import VERBS
 from hook.entry.dispatcher import HEADER, dispatcher, launch_lines, stable_path, start_text, warm_hook
 from unit.support import called, reassert
+
+pytestmark = marks.promise("Verbs that start no process never start Python", about="Decision")
 
 SHELLS = ("sh", "bash", "busybox")
 """The first is dash on Debian; tests/run.sh installs the last."""
@@ -46,7 +49,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> object:
     directory.mkdir()
     real, own = program(directory / "runc"), program(directory / "reassert")
     script = tmp_path / "reassert-runc"
-    script.write_text(dispatcher(real, own, ["--policy", "/etc/a b"]))
+    script.write_text(dispatcher(real, own, extra=["--policy", "/etc/a b"]))
     shell = command_of(request.param)
 
     def started(*arguments: str) -> list[str]:
@@ -98,15 +101,15 @@ def test_real_runtime_must_be_executable(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path in (tmp_path / "gone", tmp_path / "file", tmp_path):
         with pytest.raises(ReassertError, match="is not an executable file"):
-            dispatcher(str(path), "/r", [])
+            dispatcher(str(path), "/r", extra=[])
 
 
 def test_dispatcher_does_not_dispatch_to_itself(tmp_path: Path) -> None:
     first = tmp_path / "reassert-runc"
-    first.write_text(dispatcher("/bin/true", "/r", []))
+    first.write_text(dispatcher("/bin/true", "/r", extra=[]))
     first.chmod(0o755)
     with pytest.raises(ReassertError, match="it would call itself endlessly"):
-        dispatcher(str(first), "/r", [])
+        dispatcher(str(first), "/r", extra=[])
 
 
 @pytest.mark.users
@@ -118,7 +121,7 @@ def test_ordinary_users_of_podman_get_the_real_runtime(shell: str, user: int, ro
     for file in (real, own):
         file.write_text('#!/bin/sh\necho "${0##*/}" "$@"\n')
         file.chmod(0o755)
-    script.write_text(dispatcher(str(real), str(own), [], rootless=True))
+    script.write_text(dispatcher(str(real), str(own), extra=[], rootless=True))
     script.chmod(0o644)
     somebody = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "unshare", "--map-root-user"]
     command = [*(somebody if user else []), *command_of(shell), str(script)]
@@ -129,9 +132,9 @@ def test_ordinary_users_of_podman_get_the_real_runtime(shell: str, user: int, ro
 
 def test_command_prints_a_script_that_says_only_what_is_not_the_default() -> None:
     same = reassert("dispatcher", "--real", "/bin/true", "--reassert", "/r", "--policy", "/etc/reassert/policy.yaml")
-    assert same.stdout == dispatcher("/bin/true", "/r", [])
+    assert same.stdout == dispatcher("/bin/true", "/r", extra=[])
     other = reassert("dispatcher", "--real", "/bin/true", "--reassert", "/r", "--store", "/s")
-    assert other.stdout == dispatcher("/bin/true", "/r", ["--store", "/s"])
+    assert other.stdout == dispatcher("/bin/true", "/r", extra=["--store", "/s"])
     relative = reassert("dispatcher", "--real", "true")
     assert (relative.returncode, relative.stderr) == (2, "reassert: true is not an absolute path\n")
 
@@ -145,7 +148,7 @@ def test_a_start_file_says_what_to_run(shell: str, tmp_path: Path) -> None:
     (directory / "one/first").symlink_to(program(directory / "first"))
     (directory / "start").write_text("reassert=${0%/*}/one/first\n")
     script = directory / "reassert-runc"
-    script.write_text(dispatcher(real, str(directory / "reassert"), []))
+    script.write_text(dispatcher(real, str(directory / "reassert"), extra=[]))
     command = [*command_of(shell), str(script)]
     first = subprocess.run([*command, "create", "a b"], capture_output=True, text=True)
     assert words(first.stdout) == ["first", "runtime", "--real", real, "--", "create", "a b"]
@@ -206,7 +209,7 @@ def test_a_file_that_front_cannot_run_is_told(tmp_path: Path) -> None:
     Path(longest).chmod(0o644)
     for front in (longest, f"{tmp_path}/gone"):
         assert f"{front} is not an executable file" in printed(front)
-    later = warm_hook("/r", front, {"socket": "/s"}, [], installed=True)
+    later = warm_hook("/r", front, where={"socket": "/s"}, extra=[], installed=True)
     assert later.startswith(f"#!{front}\n"), "an installation makes it afterwards"
     front = program(tmp_path / "front")
     room = HEADER - len("\n\n") - printed(front).index("\n\n")

@@ -1,23 +1,22 @@
-"""Where the program lies, below /opt or a prefix, and that a node has one installation: a package's, or a copy."""
+"""Where the program lies, and that a node has one installation: a package's, or a copy below /opt."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from hook import __version__
-from hook.node.artifacts import dispatchers
-from hook.node.change import journal, program, tree
-from hook.node.change.files import TREE, State, put
+from hook.node.change import program, tree
+from hook.node.change.files import TREE, State
 from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.shown import shown
 from hook.node.errors import NodeError
-from hook.node.status import shown
-from unit.ownmachine import Machine, own_machine
+from unit.node.opt import Opt
+from unit.ownmachine import Machine
 
 COPIED, PACKAGED = "/opt/reassert/reassert", "/usr/lib/reassert/reassert"
 
@@ -29,82 +28,32 @@ def record(called: str = "", wired: bool = True) -> Record:
 
 
 @pytest.fixture
-def places(machine: Machine) -> Iterator[None]:
-    """The paths are as before after the test."""
-    yield
-    with own_machine():
-        program.locate("")
+def opt(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Opt:
+    return Opt(tmp_path, monkeypatch)
 
 
-def recorded(notes: dict[str, object]) -> None:
-    """An engine is wired."""
-    found = Record.read()
-    found.parts = {"containerd": OwnerRecord(["runtime"], notes=notes)}
-    path, state = found.change()
-    Path(path).parent.mkdir(parents=True)
-    put(path, state)
-
-
-def paths() -> tuple[str, str, str, str]:
-    return tree.PLACE, tree.STAGING, tree.COMMAND, dispatchers.hook_file()
-
-
-DEFAULTS = (
-    "/opt/reassert",
-    "/opt/.reassert.reassert-aside",
-    "/usr/local/bin/reassert",
-    "/usr/local/sbin/reassert-hook",
-)
-
-
-@pytest.mark.parametrize("prefix", ["/opt", "/var/lib/reassert", pytest.param("/usr/local", marks=pytest.mark.users)])
-def test_everything_lies_below_the_prefix(places: None, prefix: str) -> None:
-    program.locate("")
-    assert paths() == DEFAULTS
-    program.locate(prefix)
-    assert all(path.startswith(f"{prefix}/") for path in paths())
-    found = dict[str, object]()
-    program.note(found, "x")
-    assert found == {"program": "x", "prefix": prefix}
-
-
-def test_later_commands_find_it(places: None) -> None:
-    recorded({"prefix": "/var/lib/reassert"})
+def test_a_node_of_an_earlier_prefix_is_refused_until_it_is_unwired(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package's program, whose dispatchers 0.3 placed below it. A copy below it is another program."""
+    monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)
+    monkeypatch.setattr(sys, "executable", PACKAGED)
+    found = record(PACKAGED)
+    found.parts["containerd"].notes["prefix"] = "/srv/own"
     with pytest.raises(
-        NodeError, match="is wired with --prefix /var/lib/reassert; run `reassert node uninstall` first"
+        NodeError, match="wired with --prefix /srv/own, which is removed: run `reassert uninstall` first"
     ):
-        program.locate("/opt")
-    program.locate("")
-    assert paths()[0] == "/var/lib/reassert/reassert"
+        program.refuse_another(found, installs=True)
+    program.refuse_another(found, installs=False)
 
 
-def test_an_interrupted_install_is_found_by_its_journal(places: None) -> None:
-    Path(journal.DIRECTORY).mkdir(parents=True)
-    journal.begin("install", "containerd", [("/srv/x/reassert/0123456789ab", State(b"", TREE))], [])
-    program.locate("")
-    assert paths()[1] == "/srv/x/.reassert.reassert-aside"
-
-
-@pytest.mark.parametrize("prefix", ["opt", "/", "/opt/../srv", "/opt/"])
-def test_a_prefix_is_an_absolute_path(places: None, prefix: str) -> None:
-    with pytest.raises(NodeError, match="--prefix takes an absolute path"):
-        program.locate(prefix)
-
-
-def test_a_prefix_that_others_can_write_is_refused(places: None, tmp_path: Path) -> None:
-    (tmp_path / "theirs").mkdir(mode=0o777)
-    (tmp_path / "theirs").chmod(0o777)
-    with pytest.raises(NodeError, match=r"--prefix .*/theirs/x: "):
-        program.locate(f"{tmp_path}/theirs/x")
-    assert paths() == DEFAULTS
-
-
-def test_a_prefix_below_which_nothing_can_be_executed_is_refused(places: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dispatchers there would stop every container."""
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC | os.ST_NOSUID))
-    with pytest.raises(NodeError, match="--prefix /opt/x: /opt is mounted noexec"):
-        program.locate("/opt/x")
-    assert paths() == DEFAULTS
+@pytest.mark.parametrize("flag", [0, os.ST_RDONLY])
+def test_the_command_is_left_out_where_usr_local_is_read_only(
+    opt: Opt, monkeypatch: pytest.MonkeyPatch, flag: int
+) -> None:
+    opt.place.mkdir()
+    opt.frozen("x")
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flag))
+    assert program.command_is_left_out() == bool(flag)
+    assert (tree.COMMAND in [path for path, _ in program.program()]) != bool(flag)
 
 
 @pytest.mark.parametrize("installs", [True, False])

@@ -141,7 +141,7 @@ def test_a_journal_that_was_damaged_is_said(node: Path) -> None:
 def test_one_at_a_time(tmp_path: Path) -> None:
     directory = str(tmp_path / "lib/node")
     with journals.locked(directory):
-        with pytest.raises(NodeError, match="another `reassert node`"), journals.locked(directory):
+        with pytest.raises(NodeError, match="another install or uninstall"), journals.locked(directory):
             pass
         assert os.path.isdir(directory)
     assert not os.path.exists(tmp_path / "lib")
@@ -156,7 +156,10 @@ def test_a_lock_that_goes_while_it_is_taken_is_none(tmp_path: Path, monkeypatch:
         flock(fd, operation)
 
     monkeypatch.setattr(fcntl, "flock", taken)
-    with pytest.raises(NodeError, match="another `reassert node` command is running"), journals.locked(str(tmp_path)):
+    with (
+        pytest.raises(NodeError, match="another install or uninstall is running"),
+        journals.locked(str(tmp_path)),
+    ):
         pass
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.node.change.leftovers import leftovers, purge
 from hook.node.change.record import OwnedFile, OwnerRecord, Record
 from unit.ownmachine import Machine
 from unit.support import called
+
+pytestmark = marks.promise("`status` reports every problem, also of files that the policy names")
 
 POLICY = "/etc/reassert/policy.yaml"
 
@@ -18,7 +22,14 @@ POLICY = "/etc/reassert/policy.yaml"
 def node(machine: Machine) -> Machine:
     """A node that was wired once: a policy, a compiled one, an event log with an earlier one, a mark."""
     log = "/var/log/reassert/events.jsonl"
-    for path in (POLICY, "/var/lib/reassert/a.json", log, f"{log}.1.gz", "/run/reassert/probes/1"):
+    for path in (
+        POLICY,
+        "/var/lib/reassert/a.json",
+        "/var/lib/reassert/event-key",
+        log,
+        f"{log}.1.gz",
+        "/run/reassert/probes/1",
+    ):
         machine.file(path)
     return machine
 
@@ -50,15 +61,23 @@ def test_purge_keeps_what_is_not_reasserts(node: Machine) -> None:
 
 def test_purge_keeps_a_dispatcher_that_running_containers_call(node: Machine) -> None:
     record = Record.read()
-    record.parts = {"docker": OwnerRecord(files={"/usr/local/sbin/reassert-runc": OwnedFile(None, "")})}
+    record.parts = {"docker": OwnerRecord(files={"/opt/reassert/reassert-runc": OwnedFile(None, "")})}
     purge()
-    assert paths(record) == {"/usr/local/sbin/reassert-runc": False, record.path: False}
+    assert paths(record) == {"/opt/reassert/reassert-runc": False, record.path: False}
 
 
 def test_what_stays_is_said_and_what_is_purged_too(node: Machine) -> None:
-    said = called("node", "uninstall").stdout
+    said = called("uninstall").stdout
     assert f"Left on this node:\n  {POLICY}: the node policy\n" in said
-    assert said.endswith(" --purge` removes the policy, the compiled policies and the event log.\n")
+    last = said.splitlines()[-1]
+    assert last.startswith("To remove them too: rm ")
     assert Path(POLICY).exists()
-    assert f"removing {POLICY}" in called("node", "uninstall", "--purge").stdout.splitlines()
-    assert called("node", "uninstall").stdout == "Nothing is wired; nothing was changed.\n"
+    assert f"removing {POLICY}" in called("uninstall", "--purge").stdout.splitlines()
+    assert called("uninstall").stdout == "Nothing is wired; nothing was changed.\n"
+
+
+def test_the_last_line_of_an_uninstall_is_a_command_that_works_without_the_program(node: Machine) -> None:
+    """The program is gone by then, if it was the last engine of install.sh, or a package that is removed."""
+    command = called("uninstall").stdout.splitlines()[-1].partition("too: ")[2]
+    subprocess.run(["sh", "-euc", command], check=True)
+    assert paths() == {}

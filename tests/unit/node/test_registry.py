@@ -6,15 +6,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import marks
 import pytest
 
+from hook.core.base.finding import ERROR, NOTE
 from hook.node.change.record import Record
 from hook.node.engines import registry
 from hook.node.engines.containerd.rancher import K3s
 from hook.node.errors import NodeError
-from hook.node.status import node_status
+from hook.ops.health import checks, node
+from hook.ops.health.status import status_of
 from unit.ownmachine import Machine
 from unit.support import ROOT
+
+
+def notes(name: str | None = None) -> list[str]:
+    """What `status` notes of a node that is not wired."""
+    found = checks.all_of(node.look(Record("installed.json", {}), name))
+    return [each.text for each in found if each.severity == NOTE]
 
 
 @pytest.fixture
@@ -56,8 +65,8 @@ def test_a_node_without_an_engine_says_what_was_seen(machine: Machine) -> None:
     saw = r"this node is Bottlerocket OS 1.40 and has /var/lib/k0s \(k0s\); see docs"
     with pytest.raises(NodeError, match=rf"none of containerd, .* was found .*; {saw}"):
         registry.chosen(None)
-    status = node_status(Record("installed.json", {}), None, lambda _: [])
-    assert (status.exit_status, status.hints) == (3, [registry.none_installed()])
+    found = status_of(node.look(Record("installed.json", {})))
+    assert (found.exit_status, notes()) == (3, [registry.none_installed()])
 
 
 def test_the_only_one_that_is_wired_is_meant(kubelet: Path) -> None:
@@ -72,14 +81,14 @@ def test_the_only_one_that_is_wired_is_meant(kubelet: Path) -> None:
 def test_another_distributions_containerd_is_named_beside_the_engines(machine: Machine) -> None:
     """docker on a node of k0s is not what kubelet uses."""
     machine.crio()
-    assert node_status(Record("installed.json", {}), None, lambda _: []).hints == []
+    assert notes() == []
     Path("/var/lib/k0s").mkdir()
-    [hint] = node_status(Record("installed.json", {}), None, lambda _: []).hints
+    [hint] = notes()
     assert hint == (
         "/var/lib/k0s: the containers of k0s are started by a containerd of its own, "
-        "which is none of these engines; see docs/platforms.md"
+        "which is none of these engines; see docs/engines.md"
     )
-    assert node_status(Record("installed.json", {}), "crio", lambda _: []).hints == []
+    assert notes("crio") == []
 
 
 def test_of_several_one_has_to_be_named(kubelet: Path) -> None:
@@ -109,10 +118,29 @@ def test_what_interrupted_probes_left_is_looked_for_in_every_engine(machine: Mac
 
 def test_what_a_command_does_not_need_is_not_loaded() -> None:
     """`status` and `install` are called often, and half of their time was the loading of modules."""
-    code = "import sys, hook.node.command; from hook.node.engines import registry; registry.installed()"
+    code = "import sys, hook.ops.node; from hook.node.engines import registry; registry.installed()"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print(*sys.modules)"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     loaded = set(done.stdout.split())
-    engines = {f"hook.node.engines.{name}" for name in ("crio", "docker", "podman", "containerd.engine")}
+    engines = {f"hook.node.engines.{name}" for name in ("crio", "docker", "podman", "containerd.config")}
     assert not loaded & {"tomlkit", "http.client", "hook.ops.audit.judge", "hook.node.probe.verify", *engines}
+
+
+@marks.hole(
+    "A container of uid 0 took root's inotify instances: reassert-trust.path failed, and no later change of a"
+    " trust store's sources was built",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_a_path_unit_that_failed_is_a_problem(machine: Machine) -> None:
+    """A container of uid 0 can take all inotify instances of root."""
+    for name in ("reassert-trust.path", "reassert-trust@one.path"):
+        machine.file(f"/etc/systemd/system/paths.target.wants/{name}", "")
+    unwired = node.look(Record("installed.json", {}))
+    assert not list(checks.trust(unwired))
+    machine.file("/run/units/reassert-trust@one.path.failed", "")
+    [problem] = checks.trust(unwired)
+    assert problem.text.startswith("reassert-trust@one.path has failed: ")
+    assert (problem.severity, problem.remedy) == (ERROR, "systemctl restart reassert-trust@one.path")

@@ -225,3 +225,17 @@ def test_a_masked_engine_is_not_begun_with(node: FakeNode, ran: Machine) -> None
     with pytest.raises(NodeError, match=r"^fake.service is masked .*unmask it first$"):
         node.install()
     assert (node.everything(), node.engine.calls) == (before, [])
+
+
+def test_a_second_install_starts_what_was_stopped_or_failed(node: FakeNode, ran: Machine) -> None:
+    """As a configuration management that installs each hour expects: files and services converge."""
+    wiring = node.wiring()
+    wiring.units = [UNIT]
+    node.install(wiring)
+    ran.asked()
+    assert not node.install(wiring)
+    assert ran.asked() == []
+    Path(f"/run/units/{UNIT}").unlink()
+    assert not node.install(wiring)
+    assert ran.asked() == [f"reset-failed {UNIT}", "daemon-reload", f"start --no-block {UNIT}"]
+    assert node.said[-1] == f"starting {UNIT}, which did not run"

@@ -9,6 +9,7 @@ from contextlib import ExitStack, suppress
 from itertools import count
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.node.artifacts.dispatchers import real_of
@@ -20,7 +21,10 @@ from hook.node.errors import NodeError
 from unit.node.fake import FakeNode, Killed, killed_before
 from unit.ownmachine import Machine
 
-pytestmark = pytest.mark.usefixtures("ran")
+pytestmark = [
+    pytest.mark.usefixtures("ran"),
+    marks.promise("After a failure, a signal or a kill, every file is restored, at the latest by the next command"),
+]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +107,7 @@ def test_what_is_no_runtime_is_waited_for_and_goes(node: FakeNode, fails: set[st
     before = node.everything()
     wiring = node.wiring()
     hook = node.dispatcher("hook")
-    text = b'#!/bin/sh\n# written by reassert: for a test\nexec "$reassert" hook precreate\n'
+    text = b'#!/bin/sh\n# written by reassert: for a test\nexec "$reassert" hook createRuntime\n'
     wiring.artifacts.append((str(hook), State(text, mode=0o755)))
     node.engine.callers[str(hook)] = 1
     node.engine.fails |= fails
@@ -143,7 +147,7 @@ def test_probes_of_a_killed_command_go_before_the_dispatcher_that_they_call(
 
 
 def recover(node: FakeNode) -> None:
-    """What every command does first (hook.node.command)."""
+    """What every command does first (hook.ops.node)."""
     with journals.locked(node.state):
         begun = journals.pending(node.state)
         if begun is not None:

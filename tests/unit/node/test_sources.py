@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
-from hook.node.sources import ERROR, WARNING, look_at, problems_and_hints
+from hook.core.base.finding import ERROR, NOTE, WARNING
+from hook.core.policy.model import Policy
+from hook.node.sources import leads_out, look_at, of_policy, taken_away
+from unit.ownmachine import Machine
 from unit.support import document, policy, reassert
+
+pytestmark = marks.promise("`status` reports every problem, also of files that the policy names")
 
 
 def mounting(path: object, **more: Any) -> dict[str, Any]:
@@ -22,7 +29,12 @@ def reading(path: object) -> dict[str, Any]:
 
 
 def found(*rules: dict[str, Any], **spec: Any) -> list[tuple[str, str]]:
-    return [(finding.severity, finding.message) for finding in look_at(policy(*rules, **spec))]
+    return [(finding.severity, str(finding)) for _, finding in look_at(policy(*rules, **spec))]
+
+
+def notes(of: Policy, engines: Sequence[str] = ()) -> list[str]:
+    """What `status` notes about a policy."""
+    return [str(finding) for finding in of_policy(of, engines) if finding.severity == NOTE]
 
 
 def test_roots_files_and_directories_are_good(root_dir: Path) -> None:
@@ -43,7 +55,27 @@ def test_a_missing_host_path_refuses_containers(root_dir: Path) -> None:
     ]
     path.symlink_to("nowhere")
     assert [severity for severity, _ in found(mounting(path))] == [ERROR]
-    assert [severity for severity, _ in found(mounting(path, onMissingSource="Skip"))] == [WARNING]
+    assert [severity for severity, _ in found(mounting(path, onMissingSource="Skip"))] == [NOTE]
+
+
+def test_a_mount_that_has_no_place_in_a_read_only_directory_is_named(root_dir: Path) -> None:
+    below = {"mountPath": "/etc/ssl", "allowBelow": ["/etc/ssl/private"]}
+    refuses = (
+        "no place in the reserved mount /etc/ssl, which is read-only: make private, an empty file or directory, in "
+    )
+    [(severity, message)] = found(mounting(root_dir, **below))
+    assert severity == WARNING
+    assert f"a container with a mount there is refused: mount /etc/ssl/private has {refuses}" in message
+    assert found(mounting(root_dir, **below, readOnly=False)) == []
+    nested = {"hostPath": str(root_dir), "mountPath": "/etc/ssl/private"}
+    rule = mounting(root_dir, mountPath="/etc/ssl")
+    [(severity, message)] = found({**rule, "mounts": [*rule["mounts"], nested]})
+    assert (severity, "every container that the rule matches is refused: mount /etc/ssl/private" in message) == (
+        ERROR,
+        True,
+    )
+    (root_dir / "private").mkdir()
+    assert found(mounting(root_dir, **below)) == []
 
 
 @pytest.mark.users
@@ -90,11 +122,10 @@ def test_a_value_is_read_as_a_start_reads_it(root_dir: Path) -> None:
 
 def test_audit_mode_refuses_nothing_yet(root_dir: Path) -> None:
     path = root_dir / "ca.crt"
-    problems, hints = problems_and_hints(policy(mounting(path)))
-    assert (len(problems), hints) == (1, [])
-    problems, hints = problems_and_hints(policy(mounting(path), mode="Audit"))
-    assert (problems, len(hints)) == ([], 1)
-    assert hints[0].endswith("(not in Audit mode, which is in force)")
+    assert [finding.severity for finding in of_policy(policy(mounting(path)))] == [ERROR]
+    [finding] = of_policy(policy(mounting(path), mode="Audit"))
+    assert finding.severity == NOTE
+    assert finding.text.endswith("(not in Audit mode, which is in force)")
 
 
 def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None:
@@ -118,9 +149,6 @@ def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None
     ("match", "engine", "said"),
     [
         ({"podSelector": {"matchLabels": {"a": "b"}}}, "containerd", None),
-        ({"containerTypes": ["init"]}, "crio", "containerTypes, which is never known under crio without NRI: the c"),
-        ({"containerTypes": ["init"]}, "docker", "containerTypes, which is never known under docker: the condition c"),
-        ({"containerTypes": ["init", "container", "ephemeral"]}, "docker", None),
         (
             {"images": ["a/*"], "ifUnknown": "Skip"},
             "docker",
@@ -130,14 +158,141 @@ def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None
     ],
 )
 def test_a_condition_that_an_engine_never_shows_is_said(match: dict[str, Any], engine: str, said: str | None) -> None:
-    hints = problems_and_hints(policy({"name": "r", "match": match, "env": [{"name": "A", "value": "1"}]}), [engine])[1]
+    hints = notes(policy({"name": "r", "match": match, "env": [{"name": "A", "value": "1"}]}), [engine])
     assert len(hints) == (said is not None)
     assert all(f"rule r selects by {said}" in hint for hint in hints)
 
 
-def test_an_exclusion_that_never_takes_effect_is_said() -> None:
-    excluding = policy(exclude={"containerTypes": ["sandbox", "init"]})
-    assert problems_and_hints(excluding, ["containerd"]) == ([], [])
-    for engine, under in (("docker", "docker"), ("crio", "crio without NRI")):
-        [hint] = problems_and_hints(excluding, [engine])[1]
-        assert f"type init is never known under {under}: it excludes no container there" in hint
+def test_links_that_lead_out_of_a_mounted_directory_are_said(root_dir: Path) -> None:
+    """As /etc/ssl/certs of Debian, whose names lead to /usr/share/ca-certificates."""
+    own, roots = root_dir / "certs", root_dir / "roots"
+    own.mkdir()
+    roots.mkdir()
+    (own / "bundle.pem").write_text("a certificate\n")
+    (own / "same.pem").symlink_to("bundle.pem")
+    (own / "below.pem").symlink_to("/etc/ssl/certs/bundle.pem")
+    mounted = policy({"name": "ca", "mounts": [{"hostPath": str(own), "mountPath": "/etc/ssl/certs"}]})
+    assert list(leads_out(mounted)) == []
+    (own / "0.0").symlink_to(roots / "one.crt")
+    (own / "1.0").symlink_to("../roots/one.crt")
+    [(place, one)] = leads_out(mounted)
+    assert (one.severity, place) == ("warning", ("spec", "rules", 0, "mounts", 0, "hostPath"))
+    assert f"2 links in hostPath {own} lead out of it" in one.text
+
+
+RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
+INDISTINCT = "kubelet does not tell init containers from ephemeral ones"
+
+
+@pytest.mark.parametrize(
+    ("types", "said"),
+    [
+        (["init"], f"containerTypes init: {INDISTINCT}; it counts as met for both"),
+        (["container", "ephemeral"], f"containerTypes ephemeral: {INDISTINCT}; it counts as met for both"),
+        (["sandbox", "init", "ephemeral"], None),
+        (["container"], None),
+        (["init", "container", "ephemeral"], None),
+    ],
+)
+def test_a_type_that_kubelet_does_not_tell_is_said(root_dir: Path, types: list[str], said: str | None) -> None:
+    root_dir.joinpath("pod-resources").mkdir()
+    root_dir.joinpath("pod-resources/kubelet.sock").touch()
+
+    def hints(**spec: Any) -> list[str]:
+        return notes(policy(kubelet={"root": str(root_dir)}, **spec), ["containerd"])
+
+    for skip in (False, True):
+        match = {"containerTypes": types, **({"ifUnknown": "Skip"} if skip else {})}
+        found = notes(
+            policy(
+                {"name": "r", "match": match, "env": [{"name": "A", "value": "1"}]}, kubelet={"root": str(root_dir)}
+            ),
+            ["containerd"],
+        )
+        wanted = said.replace("it counts as met for both", "for these the condition is not met") if said else ""
+        assert found == ([f"rule r selects by {wanted if skip else said}. Name both types"] if said else [])
+    excluded = hints(exclude={"containerTypes": types})
+    kind = "ephemeral" if "ephemeral" in types else "init"
+    assert excluded == (
+        [f"exclude: the type {kind} excludes no container: {INDISTINCT}. Name both types"] if said else []
+    )
+
+
+def test_a_kubelet_that_cannot_be_asked_is_said(root_dir: Path) -> None:
+    types = {"containerTypes": ["container"]}
+    rule = {"name": "r", "match": types, "env": [{"name": "A", "value": "1"}]}
+    for_all = {**rule, "match": {"containerTypes": ["init", "container", "ephemeral"]}}
+    node = {"kubelet": {"root": str(root_dir)}}
+    why = f"the type is unknown: kubelet's socket {root_dir}/pod-resources/kubelet.sock: No such file or directory"
+    assert notes(policy(rule, **node)) == [f"rule r selects by containerTypes, and {why}: it counts as met"]
+    assert notes(policy(exclude=types, **node)) == [
+        f"exclude: {why}: no container is excluded by its type but sandboxes"
+    ]
+    assert notes(policy(for_all, exclude={"containerTypes": ["sandbox"]}, **node)) == []
+    root_dir.joinpath("pod-resources").mkdir()
+    root_dir.joinpath("pod-resources/kubelet.sock").touch(0o666)
+    root_dir.joinpath("pod-resources/kubelet.sock").chmod(0o666)
+    [said] = notes(policy(rule, **node))
+    assert "kubelet.sock is writable by others" in said
+
+
+def test_a_checkpoint_that_rules_need_and_kubelet_lacks_is_said(root_dir: Path, machine: Machine) -> None:
+    gpu = {"name": "gpu", "env": [{"name": "A", "valueFrom": {"deviceAllocation": {}}}]}
+    plugins = "/var/lib/kubelet/device-plugins"
+
+    def hints(*rules: dict[str, Any]) -> list[str]:
+        return notes(policy(*rules, kubelet={"root": str(root_dir)}))
+
+    assert hints(gpu) == [], "no kubelet"
+    machine.file(f"{plugins}/kubelet.sock")
+    path = f"{plugins}/kubelet_internal_checkpoint"
+    said = f"rule gpu needs kubelet's device checkpoint, kubelet runs, and {path} is missing"
+    assert hints(gpu) == [f"{said}: nothing is allocated on this node, as long as no device plugin registers"]
+    assert hints(RULE) == []
+    machine.file(f"{plugins}/x.sock")
+    assert hints(gpu) == [
+        f"{said}: x.sock is a device plugin's, so what is allocated is not known: failurePolicy decides"
+    ]
+    machine.file(f"{plugins}/kubelet_internal_checkpoint")
+    assert hints(gpu) == []
+
+
+@pytest.mark.parametrize(
+    ("patterns", "allowed", "said"),
+    [
+        (["module.wasm.image/*"], [], ["module.wasm.image/*"]),
+        (["module.wasm.image/*"], ["module.wasm.image/*"], []),
+        (["module.wasm.image/variant"], ["module.wasm.*"], []),
+        (["dev.gvisor.*", "run.oci.handler"], ["run.oci.handler"], ["dev.gvisor.*"]),
+        (["*"], [], ["*"]),
+        (["io.kubernetes.container.*", "com.example.*", "run.oci.keep_original_groups"], [], []),
+    ],
+)
+def test_annotations_that_the_engine_lets_through_and_the_policy_removes_are_said(
+    patterns: list[str], allowed: list[str], said: list[str]
+) -> None:
+    made = policy(RULE, allowedAnnotations=allowed)
+    assert [finding.text for _, finding in taken_away(made, {"crun": patterns, "runc": []})] == [
+        f"the annotation {pattern}, which the engine lets through for handler crun, can steer a runtime: it is removed "
+        "where a rule applies. If pods need it, name it in spec.allowedAnnotations"
+        for pattern in said
+    ]
+
+
+def test_handlers_with_the_same_annotation_are_said_at_once() -> None:
+    found = taken_away(policy(RULE), {"b": ["krun.*"], "a": ["krun.*"]})
+    assert ["for handler a, b" in finding.text for _, finding in found] == [True]
+    assert not list(taken_away(policy(), {"a": ["krun.*"]})), "no rule"
+
+
+def test_the_place_of_each_finding_is_in_the_policy_file(root_dir: Path) -> None:
+    """Also of what stands in `exclude`, and in the `match` of a rule."""
+    source = root_dir / "policy.yaml"
+    source.write_text(
+        "apiVersion: reassert/v1\nkind: NodePolicy\nspec:\n  exclude:\n    containerTypes: [init]\n  rules:\n"
+        "  - name: r\n    env: [{name: A, value: b}]\n    match:\n      containerTypes: [ephemeral]\n"
+    )
+    result = reassert("policy", "check", "--node", str(source))
+    assert result.returncode == 0, result.stderr
+    lines = [line.removeprefix(f"{source}:").partition(":")[0] for line in result.stderr.splitlines()]
+    assert {"5", "10"} <= {*lines}, result.stderr

@@ -6,16 +6,22 @@ import json
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
+from hook.compile.compiler import compile_bytes
 from hook.core.base.errors import ReassertError
-from hook.core.policy.compiler import compile_bytes
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.entry.hook import STAGES
 from hook.node.artifacts.specs import base_spec, cdi_spec, oci_hook, reserved_env
 from hook.node.errors import NodeError
 from unit.support import document, policy, reassert
+
+pytestmark = [
+    marks.promise("Hook entries have a safe form and call one version only", about="Decision"),
+    marks.promise("`cdi generate` makes valid specs that carry the hook", about="Decision"),
+]
 
 PROGRAM = "/opt/reassert/reassert"
 CA = {"name": "SSL_CERT_FILE", "value": "/etc/ssl/ca.pem"}

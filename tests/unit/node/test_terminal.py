@@ -9,15 +9,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import marks
 import pytest
 
+from hook.core.base.finding import ERROR, NOTE, OK, WARNING, Finding
 from hook.node.change.files import FILE, State
-from hook.node.change.record import Record
-from hook.node.engines.base import Engine, Handler
-from hook.node.probe.report import EXPOSED, Finding, Report
-from hook.node.status import Status, as_json, as_table, shown
+from hook.node.change.record import OwnerRecord, Record
+from hook.node.change.shown import shown
+from hook.node.engines.base import AnyEngine, Handler
+from hook.node.loaded import Loaded
+from hook.node.probe.report import EXPOSED, HandlerResult, Report
 from hook.nri import ttrpc
+from hook.ops.health.node import EngineState, Node
+from hook.ops.health.status import Status, as_json, as_page, as_table
 from unit.support import CONTAINERD, ROOT, bind, called, config, document, policy, reassert
+
+pytestmark = marks.promise(
+    "No text of a pod controls a terminal, a browser, a shell or a field of the journal", about="Events and metrics"
+)
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\r\b\x7f\x9b31m\u202eesrever\u2066\u2028\u200b\x85"
 """Sets the title, clears the screen, goes back to the line's start, rubs out, colours by a C1 control, turns round."""
@@ -68,38 +77,42 @@ def files(request: pytest.FixtureRequest, root_dir: Path) -> Files:
 
 @pytest.mark.parametrize("output", ["table", "diff", "json"])
 def test_explain(files: Files, output: str) -> None:
-    done = called("explain", "--config", str(files.config), "--policy", str(files.policy), "-o", output)
-    assert done.returncode == 0, done.stderr
+    done = called("explain", str(files.config), "--policy", str(files.policy), "-o", output)
+    refused = '"Deny"' in files.policy.read_text()
+    assert done.returncode == int(refused), done.stderr
     assert_harmless(done.stdout)
     assert_harmless(done.stderr)
     if output != "json":
-        refused = '"Deny"' in files.policy.read_text()
         assert ("\\u202e" in done.stdout) is (output == "table" or not refused), "what the pod wrote is shown, escaped"
 
 
+@marks.cve("CVE-2026-25996")
+@marks.hole(
+    "Escape sequences and newlines of a pod forged results on terminals", since="0.1.0", fixed="0.2.0", severity="low"
+)
 def test_explain_lets_nobody_forge_a_line(root_dir: Path) -> None:
     files = Files(root_dir, LINES)
-    done = called("explain", "--config", str(files.config), "--policy", str(files.policy))
+    done = called("explain", str(files.config), "--policy", str(files.policy))
     assert done.returncode == 0, done.stderr
     assert [line for line in done.stdout.splitlines() if line.startswith("result")] == ["result     started corrected"]
     assert all(
-        not line or line.startswith(("RULE", "ca ", "c", "policy", " " * 11, "result"))
+        not line or line.startswith(("RULE", "ca ", "c", "policy", " " * 11, "loses      ", "result"))
         for line in done.stdout.splitlines()
     )
 
 
 def test_explain_of_a_name_with_a_surrogate_is_no_traceback(root_dir: Path) -> None:
     files = Files(root_dir, "\ud800")
-    done = reassert("explain", "--config", str(files.config), "--policy", str(files.policy))
+    done = reassert("explain", str(files.config), "--policy", str(files.policy))
     assert (done.returncode, done.stderr) == (0, "")
     assert "\\ud800" in done.stdout
 
 
 def test_errors_of_commands(root_dir: Path) -> None:
     for arguments in (
-        ("explain", "--config", f"{root_dir}/{EVIL}"),
+        ("explain", f"{root_dir}/{EVIL}"),
         ("policy", "check", f"{root_dir}/{EVIL}"),
-        ("explain", "--config", "/etc/hostname", "--policy", f"{root_dir}/{EVIL}"),
+        ("explain", "/etc/hostname", "--policy", f"{root_dir}/{EVIL}"),
     ):
         done = called(*arguments)
         assert done.returncode == 1
@@ -152,6 +165,7 @@ def adapter(files: Files, *arguments: str, text: str = "") -> subprocess.Complet
     return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
 
 
+@marks.hole("Escape sequences and newlines of a pod forged results on terminals")
 @pytest.mark.parametrize("kind", ["json", "text"])
 def test_refusal_of_the_wrapper_and_its_log(root_dir: Path, kind: str) -> None:
     """Engines decode the log's message and print it: it is harmless decoded, too."""
@@ -178,12 +192,11 @@ def test_exec_that_is_refused_names_its_container_harmlessly(root_dir: Path) -> 
     assert_harmless(done.stderr)
 
 
-@pytest.mark.parametrize("stage", ["createRuntime", "precreate"])
-def test_refusal_of_a_hook(root_dir: Path, stage: str) -> None:
+def test_refusal_of_a_hook(root_dir: Path) -> None:
     files = Files(root_dir)
     files.policy.write_text(document({**RULE, "onConflict": "Deny"}))
     state = json.dumps({"ociVersion": "1.0.2", "id": EVIL, "status": "creating", "pid": 1, "bundle": str(root_dir)})
-    done = adapter(files, "hook", stage, text=files.config.read_text() if stage == "precreate" else state)
+    done = adapter(files, "hook", "createRuntime", text=state)
     assert done.returncode == 1
     assert done.stderr.startswith("reassert: refused team-a\\x1b]0\\x3bowned")
     assert_harmless(done.stderr)
@@ -193,7 +206,7 @@ CODE = ";x$(>OWNED)`>OWNED`|x>OWNED<OWNED&&>OWNED&>OWNED #(x)"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["create", "exec", "createRuntime", "precreate"])
+@pytest.mark.parametrize("way", ["create", "exec", "createRuntime"])
 def test_refusal_is_no_code_for_a_shell(root_dir: Path, way: str) -> None:
     """A message can land in a file that a shell reads, whoever opened it."""
     files = Files(root_dir, CODE)
@@ -203,7 +216,7 @@ def test_refusal_is_no_code_for_a_shell(root_dir: Path, way: str) -> None:
         arguments = ["create", "--bundle", str(root_dir), CODE] if way == "create" else ["exec", CODE, "sh"]
         done = adapter(files, "runtime", "--root", f"{root_dir}/state", "--log", f"{root_dir}/log", *arguments)
     else:
-        done = adapter(files, "hook", way, text=files.config.read_text() if way == "precreate" else text)
+        done = adapter(files, "hook", way, text=text)
     assert done.returncode in (1, 255)
     assert "\\x24\\x28>" not in done.stderr
     assert "\\x24\\x28\\x3eOWNED\\x29" in done.stderr
@@ -233,18 +246,21 @@ def test_refusal_of_the_plugin() -> None:
         assert len(response.status.message) <= 4096
 
 
-def engine(**fields: Any) -> Engine:
-    return cast(Engine, SimpleNamespace(title="containerd", name="containerd", verb="restart", **fields))
+def engine(**fields: Any) -> AnyEngine:
+    return cast(AnyEngine, SimpleNamespace(title="containerd", name="containerd", verb="restart", **fields))
 
 
 def test_node_status() -> None:
     """Notes, problems and hints quote engines' answers and containers' names."""
-    rows = [(engine(running=lambda: True), Handler(f"h{EVIL}", f"/r{LINES}", ("runtime",), EVIL))]
-    record = cast(Record, SimpleNamespace(parts={}))
-    table = as_table(Status(record, rows, problems=[EVIL, LINES], hints=[EVIL, LINES]))
+    handler = Handler(f"h{EVIL}", f"/r{LINES}", ("runtime",), EVIL)
+    state = EngineState(engine(running=lambda: True), OwnerRecord(), None, Loaded([handler]))
+    said = [Finding(severity, f"p{LINES}", EVIL, LINES) for severity in (ERROR, WARNING, NOTE, OK)]
+    found = Status(Node(Record("/nowhere", {}), [state], {}), said)
+    table, page = as_table(found), as_page(found)
     assert_harmless(table)
-    assert len(table.splitlines()) == 10
-    assert_harmless(as_json(Status(record, rows, problems=[EVIL], hints=[EVIL])))
+    assert_harmless(page)
+    assert (len(table.splitlines()), len(page.splitlines())) == (13, 13)
+    assert_harmless(as_json(found))
 
 
 def test_node_plan(root_dir: Path) -> None:
@@ -256,11 +272,12 @@ def test_node_plan(root_dir: Path) -> None:
     assert "\\x1b" in diff
 
 
+@marks.hole("Escape sequences and newlines of a pod forged results on terminals")
 def test_node_verify() -> None:
     node = policy(RULE)
     node.warning = EVIL
     handler = Handler(f"h{EVIL}", "runc", (), EVIL)
-    findings = [Finding(handler, EXPOSED, [EVIL, LINES], EXPOSED)]
+    findings = [HandlerResult(handler, EXPOSED, [EVIL, LINES], EXPOSED)]
     report = Report(engine(), node, findings, {f"r{EVIL}": f"{EVIL}{LINES}"}, beside=[EVIL])
     assert_harmless(report.as_table())
     assert "result     started unchanged" not in report.as_table().splitlines()

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.node.change import tree
@@ -18,6 +19,8 @@ from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
 from unit.ownmachine import Machine
+
+pytestmark = marks.promise("Containers start and keep running while the program, the agent or the plugin is replaced")
 
 
 @pytest.fixture

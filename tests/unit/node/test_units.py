@@ -48,7 +48,7 @@ def test_without_an_agent_the_plugin_has_a_service_of_its_own() -> None:
     assert wiring.units == [PLUGIN]
     state = dict(wiring.artifacts)[f"/etc/systemd/system/{PLUGIN}"]
     assert state
-    assert f"\nExecStart={PROGRAM} nri --socket /run/other.sock\n" in state.content.decode()
+    assert f"\nExecStart={PROGRAM} nri $LOG --socket /run/other.sock\n" in state.content.decode()
 
 
 @pytest.mark.parametrize("front", ["", "/opt/reassert/front"])
@@ -63,7 +63,7 @@ def test_the_plugin_is_told_which_handlers_are_gvisors(root_dir: Path, front: st
     for default, told in (("runc", " --gvisor=gvisor"), ("gvisor", " --gvisor=gvisor --gvisor=")):
         [(_, state), *_] = added(front, services.NRI_SOCKET, handlers, default).artifacts
         assert state
-        line = f'Environment="NRI=--nri{told}"' if front else f"ExecStart={PROGRAM} nri{told}"
+        line = f'Environment="NRI=--nri{told}"' if front else f"ExecStart={PROGRAM} nri $LOG{told}"
         assert line in state.content.decode().splitlines()
 
 
@@ -111,4 +111,4 @@ def test_a_failed_move_of_the_plugin_brings_its_service_back(node: FakeNode, ran
     ran.asked()
     with pytest.raises(NodeError, match="not active"):
         node.install(with_plugin(node))
-    assert ran.asked()[-3:] == [f"stop {SOCKET}", f"stop {PLUGIN}", f"start --no-block {PLUGIN}"]
+    assert ran.asked()[-2:] == [f"stop {SOCKET}", f"restart --no-block {PLUGIN}"]

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hook.core.policy.compiler import refresh
-from hook.core.policy.resident import Resident
+from hook.compile.in_force import refresh
 from hook.nri import ttrpc
 from hook.nri.creation import Decider
 from hook.nri.plugin import SERVICE, Limits, Plugin
@@ -21,6 +20,7 @@ from hook.nri.report import Report
 from hook.nri.request import Reply, Request
 from hook.nri.ttrpc import PLUGIN, RUNTIME, frames
 from hook.ops.metrics.prometheus import Metrics
+from hook.resident.policy import Resident
 
 REQUEST = ttrpc.get("CreateContainerRequest")
 VALIDATE = ttrpc.get("ValidateContainerAdjustmentRequest")
@@ -146,11 +146,11 @@ class SlowReport(Report):
         self.go = threading.Event()
         super().__init__(*arguments)
 
-    def line(self, text: str) -> None:
+    def line(self, text: str, settings: Sequence[Any] = ()) -> None:
         """As the others, later."""
         if self.slow:
             self.go.wait(60)
-        super().line(text)
+        super().line(text, settings)
 
 
 class Running:
@@ -167,7 +167,7 @@ class Running:
         self.report = SlowReport(str(self.events), self.metrics)
         self.decider = SlowDecider(self.resident, self.report)
         theirs, ours = socket.socketpair()
-        self.plugin = Plugin(ours, self.decider, "reassert", "10", Limits(**limits))  # type: ignore[arg-type]  # by name
+        self.plugin = Plugin(ours, self.decider, name="reassert", index="10", limits=Limits(**limits))  # type: ignore[arg-type]  # by name
         self.peer = Peer(theirs)
         self.thread = threading.Thread(target=self.plugin.run)
         self.thread.start()

@@ -6,17 +6,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hook.core.container import oci
+from hook.core.container.oci import Device, Mount
 from hook.core.container.start import Start
 from hook.core.facts import Container
 from hook.core.facts.exclusive import Devices
 from hook.core.plan import Plan, plan
-from hook.core.reserve import Edit, PlaceMount
-from hook.core.reserve.annotations import DropAnnotation
 from hook.core.reserve.devices import PlaceDevice
+from hook.core.reserve.edits import Edit
+from hook.core.reserve.listed_annotations import DropAnnotation
+from hook.core.reserve.place_mount import PlaceMount
 from hook.nri.adjust import Adjustment, adjust, in_order, mount_leftovers, own_parts, predicted_mounts
 from unit.nri.support import RESPONSE
 from unit.support import POD, bind, policy
@@ -112,11 +116,13 @@ class Rlimit(Edit):
 )
 def test_device_is_asked_for_as_far_as_nri_can_give_it(more: dict[str, str], why: str) -> None:
     device = {"path": "/dev/gpu0", "type": more.get("type", "c"), "major": 240, "minor": 0}
-    before: list[Any] = [{**device, "path": more["before"]}] if "before" in more else []
-    edit = PlaceDevice("gpu", "/dev/gpu0", device, more.get("access", "rw"), before, "vendor.com/gpu")
+    before = [Device({**device, "path": more["before"]})] if "before" in more else []
+    edit = PlaceDevice(
+        "gpu", "/dev/gpu0", Device(device), access=more.get("access", "rw"), before=before, origin="vendor.com/gpu"
+    )
     decided: Any = SimpleNamespace(edits=[edit])
     adjustment, denials = adjust(decided, Container(POD, Start([], [])), True)
-    assert (adjustment.devices, [denial.message for denial in denials]) == ([device], [why] if why else [])
+    assert (oci.objects(adjustment.devices), [denial.message for denial in denials]) == ([device], [why] if why else [])
 
 
 def test_edit_of_another_kind_is_refused_and_an_annotation_is_not() -> None:
@@ -143,8 +149,8 @@ def mounts_after(paths: list[str], ca: Path, removes: bool, **more: Any) -> tupl
     there = [bind("/proc"), *(bind(path) for path in paths), bind("/var/run/secrets/token")]
     container = Container(POD, Start([], there))
     adjustment, denials = adjust(planned(container, company(ca, **more)), container, removes)
-    final = predicted_mounts(there, adjustment)
-    found = [(str(mount["destination"]), str(mount["source"])) for mount in final if "ssl" in str(mount["destination"])]
+    final = predicted_mounts(container.start.mounts, adjustment)
+    found = [(mount.destination, mount.source) for mount in final if "ssl" in mount.destination]
     return found, [denial.message for denial in denials]
 
 
@@ -177,12 +183,12 @@ def test_below_a_mount_that_can_be_written_no_part_is_mounted(ca: Path) -> None:
 
 
 def test_mount_above_that_comes_later_hides_ours_and_only_our_own_part_is_ours(ca: Path) -> None:
-    ours, part = bind("/etc/ssl", str(ca)), bind("/etc/ssl/certs", f"{ca}/certs")
-    edit = PlaceMount("ca", "/etc/ssl", ours, frozenset(), [])
-    assert mount_leftovers(edit, [ours, bind("/etc"), bind("/opt")], []) == ["/etc"]
-    assert mount_leftovers(edit, [bind("/etc"), ours], []) == []
+    ours, part = Mount(bind("/etc/ssl", str(ca))), bind("/etc/ssl/certs", f"{ca}/certs")
+    edit = PlaceMount("ca", "/etc/ssl", ours, companions=frozenset(), before=[])
+    assert mount_leftovers(edit, [ours, *oci.mounts([bind("/etc"), bind("/opt")])], []) == ["/etc"]
+    assert mount_leftovers(edit, [Mount(bind("/etc")), ours], []) == []
     there = [bind("/etc/ssl/certs", "/srv/evil"), part, bind("/etc/sslx", f"{ca}x")]
-    assert [mount["source"] for mount in own_parts(edit, Container(POD, Start([], there)))] == [f"{ca}/certs"]
+    assert [mount.source for mount in own_parts(edit, Container(POD, Start([], there)))] == [f"{ca}/certs"]
 
 
 def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:
@@ -196,7 +202,7 @@ def test_two_mounts_of_the_very_same_text_are_refused(ca: Path) -> None:
 
 def test_mounts_are_in_order_of_their_depth_and_then_of_their_text() -> None:
     paths = ["/b/../b/c", "/c", "d", "/a/b/c", "/a/b", "//a", "/"]
-    assert [mount["destination"] for mount in in_order([bind(path) for path in paths])] == [
+    assert [mount.destination for mount in in_order(oci.mounts([bind(path) for path in paths]))] == [
         "d",
         "/",
         "//a",
@@ -224,12 +230,11 @@ def test_the_message_has_what_was_asked_and_nothing_else() -> None:
     """Also at the second time, when the entries that containers share were encoded before."""
     adjustment = Adjustment()
     adjustment.env = {"A": "1", "B": "x" * 200}
-    adjustment.mounts = [bind("/a", "/srv/a"), bind("/b", "/srv/b")]
+    adjustment.mounts = oci.mounts([bind("/a", "/srv/a"), bind("/b", "/srv/b")])
     adjustment.removed = ["/x"]
     adjustment.annotations = ["gpu"]
-    adjustment.devices = [
-        {"path": "/dev/d", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "uid": 0, "gid": 0}
-    ]
+    device: oci.Json = {"path": "/dev/d", "type": "c", "major": 1, "minor": 3, "fileMode": 0o666, "uid": 0, "gid": 0}
+    adjustment.devices = [Device(device)]
     for _ in range(2):
         response = RESPONSE.FromString(adjustment.payload())
         assert {field.name for field, _ in response.ListFields()} == {"adjust"}
@@ -259,6 +264,7 @@ def closed(mounts: list[dict[str, object]], **fields: Any) -> tuple[Plan, Contai
     return planned(container, EXCLUSIVE), container
 
 
+@marks.claim("exclusive", "nri")
 @pytest.mark.parametrize(
     ("mounts", "removed", "refused"),
     [
@@ -281,9 +287,10 @@ def test_mount_of_a_device_that_was_not_allocated_is_removed_where_nri_can(
 def test_mount_of_a_device_in_the_place_of_a_reserved_one_is_replaced_and_not_removed_too(ca: Path) -> None:
     _, container = closed([bind("/etc/ssl", "/dev/gpu0")], device_rules=[{"allow": False, "access": "rwm"}])
     adjustment, denials = adjust(planned(container, EXCLUSIVE, company(ca)), container, removes_mounts=True)
-    assert ([mount["source"] for mount in adjustment.mounts], adjustment.removed, denials) == ([str(ca)], [], [])
+    assert ([mount.source for mount in adjustment.mounts], adjustment.removed, denials) == ([str(ca)], [], [])
 
 
+@marks.claim("exclusive", "nri")
 @pytest.mark.parametrize(
     "fields",
     [

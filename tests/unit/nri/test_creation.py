@@ -6,16 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from hook.core.base.compare import clean
 from hook.core.base.errors import Unacceptable
+from hook.core.base.text import WHERE_TO_LOOK
 from hook.core.container.identity import APP_TYPES
 from hook.core.policy.model import select
 from hook.nri import ttrpc
 from hook.nri.creation import REMOVES_MOUNTS, SENDS_CDI, identify, version_at_least
-from hook.nri.requested import Mounts
+from hook.nri.requested import RequestedMount
 from unit.kubelet import claim, entry, state, write_checkpoint
 from unit.nri.support import RESPONSE, create_request, running, wait_until
 from unit.ownmachine import Machine
@@ -65,6 +68,7 @@ def test_devices_matter_from_the_moment_that_kubelet_has_allocated_one(root_dir:
         assert devices(REPLACED, RULE) == []
 
 
+@marks.claim("exclusive-claims", "nri")
 @pytest.mark.parametrize(
     ("version", "asked", "stays"),
     [
@@ -102,6 +106,22 @@ def test_a_mount_in_the_way_is_seen_wherever_it_stands(root_dir: Path, position:
         assert plugin.logged()[-1]["edits"][0]["before"] == [{"destination": "/ca/mine", "source": "/x"}]
 
 
+@pytest.mark.parametrize("conflict", ["Override", "Deny"])
+def test_no_value_of_a_container_is_told(root_dir: Path, capsys: pytest.CaptureFixture[str], conflict: str) -> None:
+    """Not in the log, on standard output, which goes to the journal, nor to the runtime."""
+    secret = "pl4nted-s3cret"
+    env = [{"name": "*_TOKEN", "absent": True}, {"name": "CA", "value": "/ca.pem"}]
+    rule = {"name": "r", "env": env, "annotations": ANNOTATIONS["annotations"], "onConflict": conflict}
+    given = [f"A_TOKEN={secret}", f"CA={secret}", f"CA={secret}"]
+    with running(root_dir, document(rule)) as plugin:
+        response = plugin.create(given, annotations={"gpu.example/a": secret})
+        assert response.status.code, "NRI can remove no env"
+        [event] = [event for event in plugin.logged() if event["event"] == "container.denied"]
+    assert {edit["name"] for edit in event["edits"]} == {"A_TOKEN", "CA", "gpu.example/a"}
+    assert all("hash" in str(edit["before"]) for edit in event["edits"])
+    assert secret not in str(response) + (root_dir / "events.jsonl").read_text() + capsys.readouterr().out
+
+
 def test_labels_that_the_engine_put_beside_the_pods_own_are_not_the_pods(root_dir: Path) -> None:
     key = "io.cri-containerd.kind"
     rule = {
@@ -123,13 +143,14 @@ ASKED: dict[str, dict[str, Any]] = {
 }
 
 
+@marks.hole("A NUL after a reserved env name made crun drop the variable")
 @pytest.mark.parametrize("part", ASKED)
 def test_a_nul_is_refused_whatever_the_failure_policy(root_dir: Path, part: str) -> None:
     """crun ends a string there: of an env entry NAME, NUL, `=x` it unsets NAME."""
     with running(root_dir, document(ANNOTATIONS, failurePolicy="Ignore")) as plugin:
         status = plugin.create(**ASKED[part]).status
         why = f"a string in the container's {part.strip()} holds a NUL"
-        assert status.message == f"reassert: refused team-a/web-1/app: {why}"
+        assert status.message == f"reassert: refused team-a/web-1/app: {why}{WHERE_TO_LOOK}"
         assert plugin.logged()[-1]["event"] == "container.denied"
 
 
@@ -154,10 +175,10 @@ def test_what_does_not_decode_is_refused_whatever_the_failure_policy(root_dir: P
 def test_a_mounts_destination_is_read_as_the_message_has_it(destination: str, source: str) -> None:
     mount = ttrpc.get("Mount")(destination=destination, type="bind", source=source).SerializeToString()
     assume("\0" not in destination + source)
-    assert Mounts([mount]).destinations == [destination]
+    assert RequestedMount(mount).path == clean(destination)
     for end in range(1, min(len(mount), 2 + len(destination.encode()))):  # cut within the destination
         with pytest.raises(Unacceptable):
-            Mounts([mount[:end]])
+            RequestedMount(mount[:end])
 
 
 def test_mounts_are_decoded_only_where_one_may_matter(root_dir: Path) -> None:
@@ -196,6 +217,7 @@ def test_more_entries_than_a_config_may_have_are_refused(root_dir: Path, asked: 
         wait_until(lambda: plugin.logged()[-1]["event"] == "container.denied")
 
 
+@marks.cve("CVE-2026-50195")
 @pytest.mark.parametrize("name", ["registry.example:5000/app:1", "registry.example:5000/app"])
 def test_digest_of_an_image_counts_beside_its_name(name: str) -> None:
     """NRI 0.13 sends it; earlier versions have the name alone."""
@@ -209,6 +231,7 @@ def test_digest_of_an_image_counts_beside_its_name(name: str) -> None:
     assert identify(request.pod, request.container, "containerd").digest == exact
 
 
+@marks.hole("Under CRI-O, a second tag of an image bypassed a rule with `images`")
 def test_of_cri_o_only_the_image_that_kubelet_asked_for_is_believed() -> None:
     notes = {"io.kubernetes.cri-o.ImageName": "registry.example/other:1"}
     request = create_request([], annotations=notes)
@@ -223,8 +246,6 @@ def test_what_a_runtime_does_not_say_is_unknown() -> None:
     found = identify(request.pod, request.container, "containerd")
     assert (found.namespace, found.pod, found.uid, found.container, found.image) == (None,) * 5
     assert found.types == APP_TYPES
-    request.container.annotations["io.kubernetes.container.type"] = "sandbox"
-    assert identify(request.pod, request.container, "containerd").types == APP_TYPES
     assert (found.kubernetes, found.cdi) == (True, identify(request.pod, request.container, "cri-o").cdi)
 
 

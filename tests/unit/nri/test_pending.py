@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.core.base.errors import Unacceptable
 from hook.core.decide import Case
-from hook.core.metrics import NoMetrics
 from hook.nri import ttrpc
 from hook.nri.report import Report
 from hook.nri.request import CREATE, LIMIT, MOST, PendingEvents, Reply, Request
 from hook.ops.metrics.prometheus import Metrics
+from hook.resident.metrics import NoMetrics
 from unit.nri.support import KNOWN, RESPONSE, create_request, events_of, running, wait_until
-from unit.support import document, policy
+from unit.support import WithPolicy, document, policy
+
+pytestmark = marks.promise(
+    "A container's event is written once, after the answer, and no container waits for it", about="NRI"
+)
 
 GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
 POLICY = document(GPU)
@@ -44,6 +49,12 @@ def test_event_is_written_when_the_connection_ends_at_once(root_dir: Path) -> No
         wait_until(lambda: [event["id"] for event in events_of(plugin)] == ["c0"])
 
 
+@marks.hole(
+    "An NRI event said that edits were asked for where the answer was not sent",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="low",
+)
 @pytest.mark.parametrize("version", ["2.1.9", KNOWN])
 def test_no_event_says_what_a_runtime_was_asked_that_got_no_answer(root_dir: Path, version: str) -> None:
     with running(root_dir, POLICY, version=version) as plugin:
@@ -104,7 +115,7 @@ def answered(container_id: str) -> Request:
     """A request that a container was refused for."""
     request = Request(CREATE)
     request.container = container_id
-    case = Case("nri", container_id, lambda: policy(GPU))
+    case = Case(WithPolicy(policy(GPU), "nri"), container_id)
     request.claim(Reply(case).settle(case.failed(Unacceptable("no"))))
     return request
 

@@ -6,9 +6,11 @@ import os
 import shutil
 import struct
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from e2e.stalled import stalling
 from e2e.support import need
@@ -18,7 +20,13 @@ from hook.nri.plugin import DEADLINE, SERVICE, TICK
 from hook.nri.ttrpc import PLUGIN, frames
 from unit.nri.support import RESPONSE, Running, create_request, running, wait_until
 from unit.ownmachine import Machine
+from unit.podresources import PodResources, answer
 from unit.support import document
+
+pytestmark = marks.promise(
+    "Recorded requests of containerd are read, split at any byte; no size, speed or malformed data "
+    "disconnects the plugin or delays others"
+)
 
 GPU = {"name": "gpu", "env": [{"name": "GPU", "value": "void"}]}
 POLICY = document(GPU)
@@ -93,7 +101,7 @@ def test_a_refusal_is_an_error_answer(root_dir: Path) -> None:
 
 
 def test_a_probe_is_marked_and_counted_apart(root_dir: Path, machine: Machine) -> None:
-    """So that a `node verify` alarms nobody, and is no proof that pods are corrected."""
+    """So that a `verify` alarms nobody, and is no proof that pods are corrected."""
     mark = machine.file("/run/reassert/probes/1-2-3")  # the pod's UID, which a runtime says
     with running(root_dir, POLICY) as plugin:
         assert env(plugin.create(["GPU=all"])) == {"GPU": "void"}
@@ -107,21 +115,38 @@ def test_a_probe_is_marked_and_counted_apart(root_dir: Path, machine: Machine) -
         assert plugin.metric("reassert_containers_total", outcome="adjusted") == 1
 
 
-@pytest.mark.parametrize(
-    ("container", "pod", "wanted"),
-    [
-        ({"io.kubernetes.container.type": "init"}, {}, {}),
-        ({}, {"io.kubernetes.container.type": "init"}, {"GPU": "void"}),
-    ],
-    ids=["kubelet's", "the pod's"],
-)
-def test_a_type_counts_only_if_the_pod_cannot_have_written_it(
-    root_dir: Path, container: dict[str, str], pod: dict[str, str], wanted: dict[str, str]
-) -> None:
-    with running(root_dir, document(GPU, exclude={"containerTypes": ["init"]})) as plugin:
-        assert env(plugin.create(["GPU=all"], pod={"annotations": pod}, annotations={**pod, **container})) == wanted
+@marks.claim("exclusion", "nri")
+def test_kubelet_alone_tells_the_type_of_a_container(root_dir: Path) -> None:
+    """No annotation of a pod or a container does. Without kubelet's answer the type is unknown."""
+    spec = {"exclude": {"containerTypes": ["init", "ephemeral"]}, "kubelet": {"root": str(root_dir)}}
+    kind = {"io.kubernetes.container.type": "init"}
+    with closing(PodResources(root_dir)) as kubelet, running(root_dir, document(GPU, **spec)) as plugin:
+        for listed, wanted in ((["another"], {}), (["app"], {"GPU": "void"}), (None, {"GPU": "void"})):
+            kubelet.answers.clear()
+            if listed:
+                kubelet.add(answer("team-a", "web-1", {name: [] for name in listed}))
+            assert env(plugin.create(["GPU=all"], pod={"annotations": kind}, annotations=kind)) == wanted
+        assert kubelet.asked == ["team-a/web-1"] * 3
 
 
+def test_both_questions_about_a_container_have_one_answer_of_kubelet(root_dir: Path) -> None:
+    """The second one, about all plugins' changes, is judged by the type that the first one learned."""
+    by_type = [
+        {"name": kind, "match": {"containerTypes": types}, "env": [{"name": "GPU", "value": kind}]}
+        for kind, types in (("app", ["container"]), ("others", ["init", "ephemeral"]))
+    ]
+    source = document(*by_type, kubelet={"root": str(root_dir)})
+    with (
+        closing(PodResources(root_dir, answer("team-a", "web-1", {"app": []}))) as kubelet,
+        running(root_dir, source, version="v2.3.0") as plugin,
+    ):
+        create = create_request(["GPU=all"])
+        assert env(plugin.peer.call("CreateContainer", create)) == {"GPU": "app"}
+        kubelet.answers.clear()
+        assert not plugin.validate(create, adjust={"env": [{"key": "GPU", "value": "app"}]}).reject
+
+
+@marks.claim("last-good-policy", "nri")
 def test_a_changed_policy_is_in_force_for_the_next_container_and_a_broken_one_never(root_dir: Path) -> None:
     with running(root_dir, POLICY) as plugin:
         plugin.policy.write_text(POLICY.replace("void", "none"))
@@ -199,6 +224,12 @@ def test_systemd_is_told_of_life_only_while_somebody_reads(root_dir: Path) -> No
         assert plugin.plugin.stuck == []
 
 
+@marks.hole(
+    "With `exclusive`, 64 containers with a volume that does not answer ended the NRI plugin",
+    since="0.3.0",
+    fixed="0.4.0",
+    severity="medium",
+)
 @pytest.mark.users  # a mount of FUSE by the machine's own root
 @pytest.mark.parametrize("source", ["volume", "volume/below", "link"])
 def test_a_volume_that_does_not_answer_holds_no_thread(root_dir: Path, source: str) -> None:
@@ -231,7 +262,7 @@ def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_re
 ) -> None:
     go = threading.Event()
     # plan() and adjust() are pure: nothing that a test could make hang is read there.
-    monkeypatch.setattr(hangs, lambda *_: go.wait(20))
+    monkeypatch.setattr(hangs, lambda *_, **__: go.wait(20))
     with running(root_dir, document(GPU, failurePolicy=policy)) as plugin:
         response = plugin.create(["GPU=all"])
         assert (response.status.code, env(response)) == (code, {})
@@ -241,6 +272,12 @@ def test_a_node_that_hangs_is_the_failure_policys_and_what_a_pod_made_slow_is_re
         go.set()
 
 
+@marks.hole(
+    "With NRI and `failurePolicy: Ignore`, hundreds of volumes at long paths made the answer late",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 def test_very_long_paths_below_a_reserved_mount_are_refused_for_what_they_are(root_dir: Path) -> None:
     """Looking for each of their names on the node took longer than the runtime waits, which `Ignore` let start."""
     rule = {"name": "ca", "mounts": [{"hostPath": str(root_dir), "mountPath": "/etc/ssl"}]}
@@ -331,6 +368,12 @@ def test_a_list_in_parts_is_asked_for_to_its_end(root_dir: Path) -> None:
             assert ttrpc.get("SynchronizeResponse").FromString(answer.payload).more is more
 
 
+@marks.hole(
+    "A process that took all descriptors of a node made the NRI plugin lose its policy",
+    since="0.1.0",
+    fixed="0.1.0",
+    severity="medium",
+)
 def test_a_policy_in_force_stays_when_nothing_can_be_read_any_more(root_dir: Path) -> None:
     """The store has gone: what was good once is in memory."""
     with running(root_dir, POLICY) as plugin:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.nri import ttrpc
@@ -15,6 +16,11 @@ from hook.nri.ttrpc import PLUGIN, RUNTIME
 from unit.nri.support import REQUEST, RESPONSE, running
 from unit.nri.test_wire import fed
 from unit.support import FIXTURES, document
+
+pytestmark = marks.promise(
+    "Recorded requests of containerd are read, split at any byte; no size, speed or malformed data "
+    "disconnects the plugin or delays others"
+)
 
 GPU = {"name": "gpu", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
 

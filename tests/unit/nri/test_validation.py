@@ -9,14 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from e2e.stalled import stalling
 from e2e.support import need
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from hook.core.metrics import NoMetrics
-from hook.core.policy.resident import Resident
+from hook.core.base.concealed import concealed
+from hook.core.base.text import WHERE_TO_LOOK
+from hook.core.container import oci
 from hook.nri import ttrpc
 from hook.nri.creation import REMOVES_MOUNTS, Decider, version_at_least
 from hook.nri.plugin import TICK
@@ -24,6 +26,8 @@ from hook.nri.report import Report
 from hook.nri.request import CREATE, Request
 from hook.nri.ttrpc import PLUGIN
 from hook.nri.validation import Merged
+from hook.resident.metrics import NoMetrics
+from hook.resident.policy import Resident
 from unit.nri.support import (
     KNOWN,
     REQUEST,
@@ -54,6 +58,7 @@ def owned(field: int, name: str, plugin: str = "20-late", container: str = "c0")
 # -- the recorded question
 
 
+@marks.claim("later-plugins", "nri")
 def test_recorded_question_of_containerd_is_understood_and_refused(root_dir: Path) -> None:
     wire = (FIXTURES / "nri" / "containerd-2.4.bin").read_bytes()
     whole = fed([wire])
@@ -69,7 +74,7 @@ def test_recorded_question_of_containerd_is_understood_and_refused(root_dir: Pat
     assert merged.owners["env", "REQUESTS_CA_BUNDLE"] == "plugin 10-reassert"
     # Image and pod both set it: NRI replaces the first entry only, and then the second one counts.
     assert [entry for entry in merged.env if entry.startswith("NVIDIA")] == ["NVIDIA_VISIBLE_DEVICES=all"]
-    assert [mount for mount in merged.mounts if mount["destination"] == "/etc/ssl/certs"] == [
+    assert [mount.oci for mount in merged.mounts if mount.path == "/etc/ssl/certs"] == [
         {"destination": "/etc/ssl/certs", "type": "bind", "source": "/srv/evil", "options": ["rbind", "ro"]}
     ]
     rules = {
@@ -95,11 +100,15 @@ def test_refused_container_has_one_event(root_dir: Path) -> None:
         answer = plugin.validate(create_request(["GPU=all"]), adjust=adjust, owners=owned(ENV, "GPU"))
         assert answer.reason.endswith(
             "rule gpu: env GPU is not as reserved after the changes of all NRI plugins, because of plugin 20-late"
+            f"{WHERE_TO_LOOK}"
         )
         [event] = events_of(plugin)
         assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
         [edit] = event["edits"]
-        assert (edit["before"], edit["after"]) == (["evil"], "void")
+        assert (edit["before"], edit["after"]) == (
+            [{"bytes": 4, "hash": concealed("evil", None, str(root_dir / "store"))["hash"]}],
+            "void",
+        )
         assert plugin.metric("reassert_containers_total", outcome="refused") == 1
         assert plugin.metric("reassert_containers_total", outcome="adjusted") is None
 
@@ -128,6 +137,7 @@ def test_audit_mode_reports_a_later_plugin_once_and_refuses_nothing(root_dir: Pa
 # -- what the adjustment makes
 
 
+@marks.claim("later-plugins", "nri")
 @pytest.mark.parametrize(
     ("env", "adjust", "owner", "holds"),
     [
@@ -155,6 +165,7 @@ def bind(destination: str, source: str, *options: str) -> dict[str, Any]:
     return {"destination": destination, "type": "bind", "source": source, "options": list(options)}
 
 
+@marks.claim("later-plugins", "nri")
 @pytest.mark.parametrize(
     ("there", "asked", "holds"),
     [
@@ -194,6 +205,7 @@ def test_mounts(root_dir: Path, there: list[str], asked: list[str], holds: bool)
         assert answer.reject is not holds, answer.reason
 
 
+@marks.claim("other-plugins", "nri")
 def test_annotations_that_must_be_absent(root_dir: Path) -> None:
     rules = {"name": "cdi", "annotations": [{"name": "cdi.k8s.io/*", "absent": True}]}
     with running(root_dir, document(rules), version=KNOWN) as plugin:
@@ -205,6 +217,7 @@ def test_annotations_that_must_be_absent(root_dir: Path) -> None:
         assert plugin.validate(create, adjust={"annotations": both}).reject
 
 
+@marks.claim("later-plugins", "nri")
 def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, machine: Machine) -> None:
     """Both ways of setting env, appended and in place, end with the value of the CDI spec."""
     spec = machine.file("/etc/cdi/vendor.json")
@@ -244,6 +257,7 @@ def test_cdi_devices_of_other_plugins_are_resolved(root_dir: Path, machine: Mach
                 assert "because of CDI device vendor.com/gpu=0, which plugin 20-late injected" in answer.reason
 
 
+@marks.claim("later-plugins", "nri")
 def test_device_of_another_plugin_that_was_not_allocated_is_refused(root_dir: Path, machine: Machine) -> None:
     node = {"path": "/dev/gpu0", "type": "c", "major": 240, "minor": 7}
     nodes = [node, {**node, "path": "/dev/x", "permissions": "r"}, {"path": "/dev/y", "hostPath": "/dev/null"}]
@@ -265,7 +279,10 @@ def test_device_of_another_plugin_that_was_not_allocated_is_refused(root_dir: Pa
     ):
         create = create_request([])
         merged = Merged(VALIDATE(pod=create.pod, container=create.container, adjust=adjust))
-        assert (merged.devices, merged.device_rules) == (made, [{"allow": True, **rule} for rule in allowed])
+        assert (oci.objects(merged.devices), oci.objects(merged.device_rules)) == (
+            made,
+            [{"allow": True, **rule} for rule in allowed],
+        )
     for adjust, owner in zip(asked, owners, strict=True):
         with running(root_dir, text, version=KNOWN) as plugin:
             assert not plugin.validate(create_request([]), adjust={}).reject
@@ -284,7 +301,7 @@ def test_block_device_of_a_cdi_spec_without_its_type_is_one(root_dir: Path, mach
     create = create_request([])
     adjust = {"CDI_devices": [{"name": "v.com/gpu=0"}]}
     merged = Merged(VALIDATE(pod=create.pod, container=create.container, adjust=adjust))
-    assert merged.devices == [{"path": "/dev/x", "type": "b", "major": 7, "minor": 250}]
+    assert oci.objects(merged.devices) == [{"path": "/dev/x", "type": "b", "major": 7, "minor": 250}]
 
 
 def test_cdi_spec_that_cannot_be_read_is_for_the_failure_policy(root_dir: Path, machine: Machine) -> None:
@@ -326,6 +343,7 @@ def test_container_that_the_failure_policy_let_start_is_not_refused_afterwards(r
         assert [event["event"] for event in events_of(plugin)] == ["container.error"]
 
 
+@marks.claim("later-plugins", "nri")
 def test_late_answer_refuses(root_dir: Path) -> None:
     """The runtime's limit is for this question as for others."""
     with running(root_dir, POLICY, version=KNOWN) as plugin:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import struct
 import tracemalloc
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.nri import ttrpc
 from hook.nri.ttrpc import FRAME_LIMIT, PLUGIN, RUNTIME, Violation, frames
+
+pytestmark = marks.promise(
+    "Recorded requests of containerd are read, split at any byte; no size, speed or malformed data "
+    "disconnects the plugin or delays others",
+    about="NRI",
+)
 
 CONFIGURE = bytes.fromhex("0a1b6e72692e706b672e6170692e7631616c706861312e506c7567696e1209436f6e666967757265")
 """Service and method of a Request as containerd 1.7 and 2.1 put them on the wire."""

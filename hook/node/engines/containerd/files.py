@@ -1,4 +1,4 @@
-"""Which of containerd's configuration files are changed, and how. The only I/O is reading the files.
+"""Which of containerd's configuration files are changed, and how.
 
 containerd 1.x: an imported file that has the CRI plugin's table replaces the whole table. So the last file with that
 table is edited in place. 2.x merges files deeply. So a drop-in of our own is written, with the `version` of the main
@@ -10,9 +10,8 @@ cmd/containerd/server/config.
 from __future__ import annotations
 
 import fnmatch
-import glob
-import os
 from dataclasses import dataclass
+from os.path import basename, dirname, join, normpath
 from typing import Any, NamedTuple, Self
 
 from hook.node.change.files import Change, State
@@ -20,6 +19,7 @@ from hook.node.engines import toml
 from hook.node.engines.base import Base
 from hook.node.engines.toml import Key
 from hook.node.errors import NodeError
+from hook.node.nodefiles import NodeFiles
 
 
 class Format(NamedTuple):
@@ -61,9 +61,10 @@ class Files:
     """The configuration files as they are without reassert.
 
     `main`: path of config.toml, which may be missing. `newest`: the newest format that this containerd reads.
-    `version`: of the main file's format. `imports`: the patterns of other files. `has_imports`: whether the main file
-    sets them. `files`: text and values of each, the main one first, in the order of reading. A symbolic link is
-    followed: its target is read and changed.
+    `version`: of the main file's format. `imports`: the main file's patterns of other files. `has_imports`: whether the
+    main file sets them. `files`: text and values of each, the main one first, in the order of reading: the imports of
+    imported files come after all that the main file imports. A symbolic link is followed: its target is read and
+    changed. `node`: where imports are looked for.
     """
 
     main: str
@@ -73,22 +74,31 @@ class Files:
     has_imports: bool
     files: dict[str, Parsed]
     base: Base
+    node: NodeFiles
 
     @classmethod
-    def read(cls, main: str, newest: int, imports: list[str], base: Base) -> Self:
-        """Reads every file once. `imports`: the effective patterns if the main file sets none.
+    def read(cls, main: str, newest: int, imports: list[str], base: Base, node: NodeFiles) -> Self:
+        """Reads every file once, by `base`. `imports`: the effective patterns if the main file sets none.
 
         Raises NodeError for a file that cannot be parsed or has an unsupported format.
         """
-        parsed = _parsed(main, base)
+        parsed = _parsed(main, base, node)
         patterns = [str(item) for item in parsed.values.get("imports", imports)]
         version = _version(main, newest, parsed)
         files = {main: parsed}
-        for pattern in patterns:
-            for path in sorted(glob.glob(_absolute(main, pattern))):
+        pending = [_absolute(main, pattern) for pattern in patterns]
+        while pending:
+            for path in node.matching(pending.pop(0)):
                 if path not in files:
-                    files[path] = _parsed(path, base)
-        return cls(main, newest, version, patterns, "imports" in parsed.values, files, base)
+                    files[path] = _parsed(path, base, node)
+                    pending += _imports_of(path, files[path])
+        return cls(main, newest, version, patterns, "imports" in parsed.values, files, base, node)
+
+    def patterns(self) -> list[str]:
+        """Returns the absolute patterns of imports, of all files, in the order of reading."""
+        others = [(path, parsed) for path, parsed in self.files.items() if path != self.main]
+        nested = [pattern for path, parsed in others for pattern in _imports_of(path, parsed)]
+        return [_absolute(self.main, pattern) for pattern in self.imports] + nested
 
     def cri(self) -> Key:
         """Returns the key of the CRI plugin's table in the file that is edited."""
@@ -100,7 +110,7 @@ class Files:
 
     def _in_place(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         last = self._last_word()
-        path = os.path.realpath(last)
+        path = self.node.target(last)
         text, values = self.files[last].text, self.files[last].values
         if not text.strip():
             text, values = "version = 2\n", {"version": 2}
@@ -108,7 +118,7 @@ class Files:
             {"path": path, "key": list(key), "ours": ours, "was": toml.get(values, key)}
             for key, ours in settings.items()
         ]
-        return [(path, self._state(path, toml.edit(text, path, settings)))], notes
+        return [(path, self._state(path, toml.edit(text, path, settings, self.node.content(path))))], notes
 
     def define(self, key: Key) -> bool:
         """Whether any file defines this table below the CRI plugin's."""
@@ -121,29 +131,54 @@ class Files:
 
     def _drop_in(self, settings: dict[Key, Any]) -> tuple[list[Change], list[dict[str, Any]]]:
         path = f"{self.drop_ins()}/{_DROP_IN}"
-        text = "# written by reassert (`reassert node`); do not edit\n" + f"version = {self.version}\n"
+        self._check_later(path, settings)
+        text = "# written by reassert (`reassert install`); do not edit\n" + f"version = {self.version}\n"
         more, notes = self.have_imported(path)
-        return [(path, State(toml.edit(text, path, settings).encode())), *more], notes
+        return [(path, State(toml.edit(text, path, settings, self.node.content(path)).encode())), *more], notes
 
     def drop_ins(self) -> str:
         """Returns the directory for our drop-in: one that `imports` names as a whole, the last, or conf.d."""
-        for pattern in (_absolute(self.main, each) for each in reversed(self.imports)):
-            if os.path.basename(pattern) == "*.toml" and "*" not in os.path.dirname(pattern):
-                return os.path.dirname(pattern)
-        return f"{os.path.dirname(self.main)}/conf.d"
+        for pattern in reversed(self.patterns()):
+            if basename(pattern) == "*.toml" and "*" not in dirname(pattern):
+                return dirname(pattern)
+        return f"{dirname(self.main)}/conf.d"
 
     def is_imported(self, path: str) -> bool:
         """Whether `imports` covers a path."""
-        return any(fnmatch.fnmatchcase(path, _absolute(self.main, pattern)) for pattern in self.imports)
+        return any(fnmatch.fnmatchcase(path, pattern) for pattern in self.patterns())
+
+    def _check_later(self, ours: str, settings: dict[Key, Any]) -> None:
+        """Raises NodeError if a file that containerd reads after our drop-in sets one of our keys otherwise."""
+        for path in self._later(ours):
+            values = self.files[path].values
+            for key, value in settings.items():
+                said = next((got for cri in _TABLES if (got := toml.get(values, (*cri, *key[2:]))) is not None), None)
+                if key[:2] in _TABLES and said not in (None, value):
+                    told = f"{path} is read after {ours} and sets {'.'.join(key[2:])}"
+                    raise NodeError(f"{told}; name it so that it sorts before, or have {self.main} import it")
+
+    def _later(self, ours: str) -> list[str]:
+        """Returns the files that are read after our drop-in, also if the drop-in is not there yet."""
+        if ours in self.files:
+            paths = list(self.files)
+            return paths[paths.index(ours) + 1 :]
+        by = next((n for n, pattern in enumerate(self.patterns()) if fnmatch.fnmatchcase(ours, pattern)), None)
+        own = len(self.imports) if by is None else by  # without a pattern, it becomes the main file's last import
+        found: list[str] = []
+        for path in self.files:
+            at = next((n for n, pattern in enumerate(self.patterns()) if fnmatch.fnmatchcase(path, pattern)), -1)
+            if path != self.main and (at > own or (at == own and (by is None or path > ours))):
+                found.append(path)
+        return found
 
     def have_imported(self, path: str) -> tuple[list[Change], list[dict[str, Any]]]:
         """Returns the changes that make containerd import a drop-in, none if it does, and notes for `strip`."""
         if self.is_imported(path):
             return [], []
-        ours = f"{os.path.dirname(path)}/{_OUR_IMPORT}"
+        ours = f"{dirname(path)}/{_OUR_IMPORT}"
         main = self.files[self.main].text or f"version = {self.version}\n"
-        edited = toml.edit(main, self.main, {("imports",): [*self.imports, ours]})
-        real = os.path.realpath(self.main)
+        edited = toml.edit(main, self.main, {("imports",): [*self.imports, ours]}, self.node.content(self.main))
+        real = self.node.target(self.main)
         return [(real, self._state(real, edited))], [
             {"path": real, "key": ["imports"], "ours": ours, "was": self.has_imports}
         ]
@@ -155,8 +190,16 @@ class Files:
         return base.with_content(content) if base else State(content)
 
 
-def _parsed(path: str, base: Base) -> Parsed:
-    state = base(os.path.realpath(path))
+_TABLES = [each.cri for each in FORMATS.values()]
+
+
+def _imports_of(path: str, parsed: Parsed) -> list[str]:
+    """Returns the patterns of a file as containerd resolves them: from the directory of the file itself."""
+    return [_absolute(path, str(each)) for each in parsed.values.get("imports") or []]
+
+
+def _parsed(path: str, base: Base, node: NodeFiles) -> Parsed:
+    state = base(node.target(path))
     text = toml.decode(state.content) if state else ""
     return Parsed(text, toml.parse(text, path))
 
@@ -175,8 +218,8 @@ def _version(main: str, newest: int, parsed: Parsed) -> int:
 
 
 def _absolute(main: str, pattern: str) -> str:
-    """Returns a pattern as containerd resolves it: from the main file's directory."""
-    return os.path.normpath(os.path.join(os.path.dirname(main), pattern))
+    """Returns a pattern as containerd resolves it: from the directory of the file that has it."""
+    return normpath(join(dirname(main), pattern))
 
 
 def strip(path: str, text: str, notes: list[dict[str, Any]]) -> str:
@@ -193,4 +236,4 @@ def strip(path: str, text: str, notes: list[dict[str, Any]]) -> str:
             settings[key] = left if left or note["was"] else None
         elif now == note["ours"]:
             settings[key] = note["was"]
-    return toml.edit(text, path, settings)
+    return toml.edit(text, path, settings, toml.encode(text))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from copy import deepcopy
-from pathlib import Path
+from os.path import basename, isabs
 from typing import Any
 
-from hook.node import systemd
 from hook.node.artifacts.dispatchers import real_of
 from hook.node.engines import toml
 from hook.node.engines.containerd.files import FORMATS, NRI
 from hook.node.engines.nri_validator import Validator
 from hook.node.engines.toml import Key
-from hook.node.errors import NodeError
+from hook.node.nodefiles import NodeFiles
 
 SPECS = "/etc/reassert/base-runtime-spec"
 """The directory of each handler's generated base_runtime_spec."""
@@ -29,7 +26,7 @@ Dump = dict[str, Any]
 def path_of_shim(table: dict[str, Any]) -> str:
     """Returns the path by which a handler's table names runc's shim; "" if it names no path."""
     kind = str(table.get("runtime_type", ""))
-    return kind if os.path.isabs(kind) and re.fullmatch(r"containerd-shim-runc-v\d+", os.path.basename(kind)) else ""
+    return kind if isabs(kind) and re.fullmatch(r"containerd-shim-runc-v\d+", basename(kind)) else ""
 
 
 def not_wrapped(table: dict[str, Any]) -> str:
@@ -71,19 +68,6 @@ def differences(expected: dict[Key, Any], now: dict[Key, Any]) -> list[str]:
     ]
 
 
-def default_spec(configured: str, ctr: str) -> dict[str, Any]:
-    """Returns the base_runtime_spec that the handler had, or containerd's default. `ctr`: containerd's client."""
-    try:
-        default = [ctr, "oci", "spec"]
-        text = Path(configured).read_text() if configured else systemd.output(default, "`ctr oci spec` failed")
-        spec = json.loads(text)
-    except (OSError, ValueError) as error:
-        raise NodeError(f"base_runtime_spec {configured}: {error}") from None
-    if not isinstance(spec, dict):
-        raise NodeError(f"base_runtime_spec {configured} is not an OCI spec")
-    return spec
-
-
 def wanted_dump(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new: dict[str, Any]) -> Dump:
     """Returns the wanted output of `containerd config dump`: the current one without old, and with new settings."""
     wanted = deepcopy(dump)
@@ -104,13 +88,13 @@ def wanted_dump(dump: Dump, settings: dict[Key, Any], notes: dict[str, Any], new
     return wanted
 
 
-def before_wiring(table: dict[str, Any], notes: dict[str, Any]) -> dict[str, str]:
+def before_wiring(table: dict[str, Any], notes: dict[str, Any], node: NodeFiles) -> dict[str, str]:
     """Returns a handler's settings without reassert. A copy of a wired handler has that handler's old settings."""
     binary, spec = str(toml.get(table, ("options", "BinaryName"), "")), str(table.get("base_runtime_spec", ""))
     if is_our_spec(spec):
-        of = os.path.basename(spec).removesuffix(".json")
+        of = basename(spec).removesuffix(".json")
         spec = str(toml.get(notes, ("handlers", of, "base_runtime_spec"), ""))
-    return {"BinaryName": real_of(binary) or binary, "base_runtime_spec": spec}
+    return {"BinaryName": real_of(binary, node) or binary, "base_runtime_spec": spec}
 
 
 def own_values(table: dict[str, Any]) -> dict[Key, Any]:
@@ -121,7 +105,7 @@ def own_values(table: dict[str, Any]) -> dict[Key, Any]:
 
 def is_ours(binary: str) -> bool:
     """Whether a handler's BinaryName is a dispatcher."""
-    return os.path.basename(binary).startswith("reassert-")
+    return basename(binary).startswith("reassert-")
 
 
 def is_our_spec(path: str) -> bool:

@@ -30,6 +30,10 @@ So policy.audit changes the text. toYaml makes the policy only if that did not g
 has words like a mode. A rule without a mode has the policy's. */}}
 {{- define "reassert.policy" -}}
 {{- $text := .Values.policy.text | default (.Files.Get "files/policy.yaml") }}
+{{- with .Values.policy.preset }}
+{{- if $.Values.policy.text }}{{ fail "policy.preset and policy.text are two policies: leave one of them out" }}{{ end }}
+{{- $text = $.Files.Get (printf "files/presets/%s.yaml" .) | replace "\n  mode: Enforce\n" "\n  mode: Audit # later: policy.text, with mode: Enforce\n" }}
+{{- end }}
 {{- if .Values.policy.audit }}
 {{- $wanted := fromYaml $text }}
 {{- $audited := regexReplaceAll `(?m)((?:^|[\s{,])["']?mode["']?[ \t]*:[ \t]*["']?)Enforce\b` $text "${1}Audit" }}
@@ -52,7 +56,7 @@ policy. The argument is (list . TEXT). */}}
 {{- /* Checks of the values, before anything is applied. */}}
 {{- define "reassert.check" -}}
 {{- if .Values.policy.manage }}
-{{- $policy := .Values.policy.text | default (.Files.Get "files/policy.yaml") | fromYaml }}
+{{- $policy := include "reassert.policy" . | fromYaml }}
 {{- if and (hasKey $policy "Error") (not (hasKey $policy "spec")) }}
 {{- fail (printf "policy.text is not YAML: %s" $policy.Error) }}
 {{- end }}

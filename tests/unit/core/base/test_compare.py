@@ -5,11 +5,14 @@ from __future__ import annotations
 import posixpath
 from fnmatch import fnmatchcase
 
+import marks
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hook.core.base.compare import clean, cleaned, glob_match, is_below
 from unit.support import examples
+
+pytestmark = marks.promise("Paths and JSON are read as runtimes read them", about="Decision")
 
 paths = st.text("ab./", max_size=10)
 

@@ -9,14 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
-from hook.core import decide, events
+from hook.core import events
 from hook.core.base import journal
+from hook.core.base.errors import Refused, Unacceptable
 from hook.core.base.logfile import try_to_append
+from hook.entry.caller import Caller, Options
 from unit.ops.events.support import DENIED, NVIDIA, event
 from unit.ownmachine import Machine
 from unit.support import case, leased, policy
+
+pytestmark = marks.promise("No text of a pod controls a terminal, a browser, a shell or a field of the journal")
 
 FORGED = "x\nREASSERT_EVENT=container.edited\n_UID=0\nMESSAGE\n\x01"
 
@@ -24,9 +29,9 @@ FORGED = "x\nREASSERT_EVENT=container.edited\n_UID=0\nMESSAGE\n\x01"
 @pytest.fixture
 def journald(machine: Machine) -> Iterator[socket.socket]:
     """A socket in the place of journald's."""
-    Path(journal.SOCKET).parent.mkdir()
+    Path(journal.JOURNAL_SOCKET).parent.mkdir()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
-        listening.bind(journal.SOCKET)
+        listening.bind(journal.JOURNAL_SOCKET)
         listening.settimeout(5)
         yield listening
 
@@ -100,8 +105,8 @@ def test_an_event_without_a_container_is_sent_too(journald: socket.socket, tmp_p
 
 
 def test_the_largest_line_fits(journald: socket.socket, tmp_path: Path) -> None:
-    send(tmp_path / "l", warning="x" * (events.LINE - 600))
-    assert len(journald.recv(1 << 18)) > events.LINE - 600
+    send(tmp_path / "l", warning="x" * (events.EVENT_LINE - 600))
+    assert len(journald.recv(1 << 18)) > events.EVENT_LINE - 600
 
 
 def test_a_journal_that_is_full_or_away_delays_nothing(journald: socket.socket, tmp_path: Path) -> None:
@@ -118,11 +123,29 @@ def test_the_policy_says_where_events_go_and_how_much_is_kept(journald: socket.s
         for _ in range(count):
             if (tmp_path / "l").exists():
                 os.truncate(tmp_path / "l", 1 << 20)  # a hole
-            made = decide.container_event(case("runtime", "0a1b", in_force))
-            events.write(str(tmp_path / "l"), {**made, "event": "x"})
+            events.write(str(tmp_path / "l"), {"event": "x"}, in_force.event_log)
 
     write(5, eventLog={"maxSizeMiB": 1, "keep": 2, "journal": True})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["l", "l.1", "l.2"]
-    assert journald.recv(1 << 18)
+    assert [bool(journald.recv(1 << 18)) for _ in range(5)] == [True] * 5
     write(1)
-    assert events.SETTINGS == []
+    journald.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        journald.recv(1 << 18)
+
+
+def test_two_policies_in_one_process_keep_their_logs_apart(journald: socket.socket, tmp_path: Path) -> None:
+    """The agent answers for the runtimes of one policy, and a runtime can give its NRI plugin another one."""
+    rule = {"name": "r", "env": [{"name": "A", "value": "1"}]}
+    in_force = [policy(rule, eventLog={"journal": True}), policy(rule)]
+    cases = [case("runtime", container_id, each) for container_id, each in zip("ab", in_force, strict=True)]
+    verdicts = [each.failed(Unacceptable("no")) for each in cases]
+    caller = Caller(Options([f"--events={tmp_path}/l"]), {})
+    for each, verdict in zip(cases, verdicts, strict=True):
+        with pytest.raises(Refused):
+            caller.report(each, verdict)
+    assert dict(received(journald.recv(1 << 18)))["REASSERT_ID"] == "a"
+    journald.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        journald.recv(1 << 18)
+    assert len((tmp_path / "l").read_text().splitlines()) == 2

@@ -8,12 +8,15 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.base.errors import TooLarge
 from hook.core.base.jsontext import Malformed, Strings, bounded, decode, encode, members, parse, strings_at, value_at
+
+pytestmark = marks.promise("Paths and JSON are read as runtimes read them")
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

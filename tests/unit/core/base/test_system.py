@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import posix
+import signal
 import subprocess
 import sys
 import threading
 from pathlib import Path
 
+import marks
 import pytest
 
+from hook.core.base import system
 from hook.core.base.errors import Undecided
 from hook.core.base.system import Untrusted, append_line, make_directory, read_file, replace_file, timestamp, trusted
 from unit.support import ROOT
+
+pytestmark = marks.promise("Values come from files that only root can write")
 
 
 @pytest.mark.users
@@ -177,3 +182,38 @@ def test_append_line_says_what_it_cannot_write(root_dir: Path) -> None:
     (root_dir / "f").write_text("x")
     with pytest.raises(NotADirectoryError):
         append_line(f"{root_dir}/f/log", b"x")
+
+
+LEASED = """
+import fcntl, os, signal, sys
+signal.signal(signal.SIGIO, lambda *_: fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+file = open(sys.argv[1], "rb")
+fcntl.fcntl(file, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+print(flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@marks.hole(
+    "A container of uid 0 with a read-only volume of /etc/cdi or of kubelet's records leased a file: "
+    "containers with allocated devices were refused"
+)
+def test_a_cold_start_waits_for_the_end_of_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "_WAITING", [])
+    path = tmp_path / "file"
+    path.write_text("text")
+    with subprocess.Popen([sys.executable, "-c", LEASED, str(path)], stdout=subprocess.PIPE) as other:
+        try:
+            assert other.stdout and other.stdout.readline()
+            other.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, other.pid, os.WSTOPPED)
+            with pytest.raises(BlockingIOError):
+                read_file(str(path), 100, waits=True)
+            system.wait_for_leases()
+            with pytest.raises(BlockingIOError):
+                read_file(str(path), 100)
+            other.send_signal(signal.SIGCONT)  # the kernel has told it by then
+            assert read_file(str(path), 100, waits=True) == b"text"
+        finally:
+            other.kill()

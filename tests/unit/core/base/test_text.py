@@ -7,17 +7,19 @@ import subprocess
 import sys
 import unicodedata
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hook.core.base.digest import measure
 from hook.core.base.errors import describe, named
 from hook.core.base.text import (
-    MESSAGE,
-    REASONS,
+    MESSAGE_LIMIT,
+    REASONS_LISTED,
+    WHERE_TO_LOOK,
     head,
     joined,
-    measure,
     message,
     printable,
     printable_lines,
@@ -25,6 +27,8 @@ from hook.core.base.text import (
 )
 from hook.core.base.urls import without_credentials
 from unit.support import ROOT
+
+pytestmark = marks.promise("No text of a pod controls a terminal, a browser, a shell or a field of the journal")
 
 ANY_TEXT = st.text(st.characters(), max_size=600)
 """Surrogates too."""
@@ -89,7 +93,7 @@ def test_what_is_too_long_says_how_long_it_was() -> None:
 
 def test_refusal_names_some_reasons_and_counts_the_others() -> None:
     assert joined(["one", "two"]) == "one; two"
-    assert joined(range(REASONS + 3)) == "0; 1; 2; 3; 4; 5; 6; 7; and 3 more"
+    assert joined(range(REASONS_LISTED + 3)) == "0; 1; 2; 3; 4; 5; 6; 7; and 3 more"
     assert message(joined(["x" * 100_000] * 100_000)).endswith("; and 99992 more")
 
 
@@ -117,8 +121,11 @@ def test_message_is_one_bounded_line() -> None:
     for character in ("\U00040000", "\x1b", "\u202e", "a", "é"):
         for count in (500, 1000, 1_000_000):
             told = message(character * count)
-            assert len(told.encode()) <= MESSAGE
+            assert len(told.encode()) <= MESSAGE_LIMIT
             assert message(told) == told
+    told = message("a" * 5000 + WHERE_TO_LOOK)
+    assert told.endswith(f"){WHERE_TO_LOOK}"), "a refusal that is cut says where to look too"
+    assert (message(told), len(told) <= MESSAGE_LIMIT) == (told, True)
     assert message("a" * 5000).endswith("a… (5000 bytes, sha256 " + hashlib.sha256(b"a" * 5000).hexdigest()[:16] + ")")
 
 

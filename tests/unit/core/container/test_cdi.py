@@ -8,13 +8,16 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import marks
 import pytest
 from ruamel.yaml import YAML
 
 from hook.core.base.errors import Undecided
 from hook.core.base.system import own_command
-from hook.core.container.cdi import CONVERTED, DIRECTORIES, convert_all, edits_of_devices, env_of
-from hook.node.workers import apart
+from hook.core.container.cdi import CDI_DIRECTORIES, CONVERTED, convert_all, edits_of_devices, env_of
+from hook.inside.workers import apart
+
+pytestmark = marks.promise("Values come from files that only root can write")
 
 GPU = "vendor.example/gpu"
 
@@ -46,7 +49,7 @@ def env(root_dir: Path, *devices: str, dirs: tuple[str, ...] = ("run", "etc")) -
     return env_of(edits_of_devices([f"{GPU}={device}" for device in devices], directories))
 
 
-@pytest.mark.parametrize("name", ["gpu.json", "gpu.yaml", "gpu.yml"])
+@pytest.mark.parametrize("name", ["gpu.json", "gpu.yaml"])
 def test_env_of_the_spec_and_of_the_device_in_json_and_in_yaml(root_dir: Path, name: str) -> None:
     write(root_dir / "etc", name, spec(env=["VISIBLE=void", "E=", "EQ=a=b"], a=["A=é"], b=["B=2"]))
     assert env(root_dir, "a") == {"VISIBLE": ["void"], "E": [""], "EQ": ["a=b"], "A": ["é"]}
@@ -63,7 +66,7 @@ def test_env_of_the_spec_and_of_the_device_in_json_and_in_yaml(root_dir: Path, n
 def test_a_process_that_may_start_no_other_reads_yaml_that_was_converted_before(root_dir: Path) -> None:
     path = write(root_dir / "etc", "gpu.yaml", spec(a=["A=1"]))
     write(root_dir / "etc", "other.json", spec("other.example/nic"))
-    write(root_dir / "etc", "foreign.yml", spec("other.example/gpu")).chmod(0o666)
+    write(root_dir / "etc", "foreign.yaml", spec("other.example/gpu")).chmod(0o666)
     for convert, wanted in ((False, None), (True, {"A": ["1"]})):
         if convert:
             convert_all((f"{root_dir}/etc",))
@@ -76,6 +79,80 @@ def test_a_process_that_may_start_no_other_reads_yaml_that_was_converted_before(
     CONVERTED.clear()
 
 
+def test_files_that_cdis_library_leaves_out_are_no_specs(root_dir: Path) -> None:
+    for name in ("gpu.yml", "gpu.YAML", "gpu"):
+        path = write(root_dir / "etc", "gpu.json", spec(a=["A=1"]))
+        path.rename(path.with_name(name))
+    assert env(root_dir, "a") == {}
+
+
+HEAD = f'cdiVersion: "0.6.0"\nkind: {GPU}\ndevices:\n- name: '
+REST = "\n  containerEdits:\n    env: [A=1]\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("0", "0"),
+        ("010", "8"),
+        ("0x1f", "31"),
+        ("0o17", "15"),
+        ("0b11", "3"),
+        ("1_000", "1000"),
+        ("08", "8"),
+        ("1.10", "1.1"),
+        ("1.0", "1"),
+        ("1e2", "100"),
+        ("1e6", "1e+06"),
+        ("0.00001", "1e-05"),
+        ("123456789.5", "1.234567895e+08"),
+        ("-2.5", "-2.5"),
+        ("yes", "true"),
+        ("Off", "false"),
+        ("true", "true"),
+        ("2026-01-02", "2026-01-02"),
+        ("1:30", "1:30"),
+        ("a-0", "a-0"),
+        ('"010"', "010"),
+        ("'yes'", "yes"),
+        ("!!str 10", "10"),
+        ("mig1:0", "mig1:0"),
+    ],
+)
+def test_a_name_is_the_text_that_cdis_library_makes_of_it(root_dir: Path, written: str, name: str) -> None:
+    """What sigs.k8s.io/yaml makes of a scalar where Go has a string; in a file of either extension."""
+    (root_dir / "etc").mkdir()
+    for extension in ("yaml", "json"):
+        path = root_dir / "etc" / f"gpu.{extension}"
+        path.write_text(HEAD + written + REST)
+        assert env(root_dir, name) == {"A": ["1"]}
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        HEAD + "a" + REST + "---\n",
+        HEAD + "a" + REST + "---\nkind: other.example/nic\n",
+        HEAD + "a" + REST + "...\n---\n]",
+        "---\n# a comment\n" + HEAD + "a" + REST,
+        "%YAML 1.1\n---\n" + HEAD + "a" + REST,
+        f'{{"kind": "{GPU}", "devices": [{{"name": "a", "containerEdits": {{"env": ["A=1"],}}}}]}} # and a comment',
+        f"{{kind: {GPU}, devices: [{{name: a, containerEdits: {{env: [A=1]}}}}]}}",
+        f"x: &edits {{env: [A=1]}}\nkind: {GPU}\ndevices:\n- {{name: a, containerEdits: *edits}}\n",
+        f"x: &edits {{env: [A=1]}}\nkind: {GPU}\ndevices:\n- {{name: a, containerEdits: {{<<: *edits, hooks: []}}}}\n",
+        f"kind: {GPU}\ndevices:\n- name: |-\n    a\n  containerEdits: {{env: ['A=1']}}\n",
+    ],
+)
+def test_specs_are_yaml_whose_first_document_counts(root_dir: Path, text: str) -> None:
+    (root_dir / "etc").mkdir()
+    for extension in ("yaml", "json"):
+        path = root_dir / "etc" / f"gpu.{extension}"
+        path.write_text(text)
+        assert env(root_dir, "a") == {"A": ["1"]}
+        path.unlink()
+
+
 def test_device_that_no_spec_has_sets_nothing(root_dir: Path) -> None:
     assert env(root_dir, "a") == {}
     write(root_dir / "etc", "gpu.json", spec(env=["VISIBLE=void"], b=[]))
@@ -85,7 +162,7 @@ def test_device_that_no_spec_has_sets_nothing(root_dir: Path) -> None:
 
 
 def test_spec_in_var_run_goes_before_one_in_etc_for_each_device(root_dir: Path) -> None:
-    assert DIRECTORIES == ("/var/run/cdi", "/etc/cdi")
+    assert CDI_DIRECTORIES == ("/var/run/cdi", "/etc/cdi")
     write(root_dir / "etc", "gpu.json", spec(a=["A=etc"], b=["B=etc"]))
     write(root_dir / "run", "gpu.yaml", spec(a=["A=run"]))
     assert env(root_dir, "a", "b") == {"A": ["run"], "B": ["etc"]}
@@ -122,7 +199,7 @@ def test_what_is_not_about_the_devices_is_ignored_however_broken(root_dir: Path)
         (lambda path: path.chmod(0o666), "is writable by others"),
         pytest.param(lambda path: os.chown(path, 1000, 0), "belongs to uid 1000", marks=pytest.mark.users),
         (lambda path: path.parent.chmod(0o777), "is writable by others"),
-        (lambda path: path.write_text(f'{{"kind": "{GPU}", "devices": ['), "not|no JSON"),
+        (lambda path: path.write_text(f'{{"kind": "{GPU}", "devices": ['), "neither YAML nor JSON: "),
         (lambda path: path.write_bytes(f'{{"kind": "{GPU}"'.encode() + b"\xff}"), "not UTF-8"),
         (lambda path: (path.unlink(), path.mkdir()), "is not a regular file"),
         (lambda path: (path.unlink(), path.symlink_to(path.name)), "Too many levels of symbolic links"),
@@ -146,7 +223,7 @@ def test_yaml_that_cannot_be_read_is_undecided(root_dir: Path) -> None:
         env(root_dir, "a")
 
 
-@pytest.mark.parametrize("text", ["[", "a: 2026-13-40", "{2026-01-01: a}", "&a [*a]", "9" * 5000, "[" * 2000])
+@pytest.mark.parametrize("text", ["[", "a: 1\na: 2", "{[b]: a}", "&a [*a]", "9" * 5000, "[" * 2000])
 def test_yaml_that_cannot_be_converted_is_told_in_one_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "gpu.yaml").write_text(text)
     command = [*own_command(), "cdi", "convert", str(tmp_path / "gpu.yaml")]

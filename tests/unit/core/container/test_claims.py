@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,6 +61,7 @@ def recorded(root_dir: Path, machine: Machine) -> Node:
     return node
 
 
+@marks.claim("exclusive-claims", "runtime")
 @pytest.mark.parametrize("name", CLAIMS)
 def test_what_a_claim_placed_stays(recorded: Node, name: str) -> None:
     there = config(name)
@@ -183,7 +185,7 @@ def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"kind": "example.com/gpu",\n "devices": [}', "no JSON value at line 2, column 14"),
+        ('{"kind": "example.com/gpu",\n "devices": [}', "neither YAML nor JSON: no JSON value at line 2, column 14"),
         ('{"kind": "example.com/gpu", "devices": [{}]}', "a device has no name"),
         (
             '{"kind": "example.com/gpu", "devices": [{"name": "0", "containerEdits": {"mounts": 1}}]}',
@@ -194,7 +196,8 @@ def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
 def test_a_spec_that_does_not_parse_is_undecided_with_file_line_and_remedy(node: Node, text: str, message: str) -> None:
     path = Path("/etc") / "cdi" / "broken.json"
     path.write_text(text)
-    assert error(node) == f"rule gpu: CDI spec {path}: {message}; correct or remove the file"
+    said = f"rule gpu: CDI spec {path}: {message}; correct or remove the file"
+    assert error(node) == f"{said}; its cgroup rules may be for a device of it"
     path.write_text(text.replace("example.com/gpu", "other.com/x"))
     assert not decided(node, mounts=EACH).errors
 
@@ -283,3 +286,15 @@ def test_a_device_plugins_value_yields_to_a_claims_only_where_that_stands_last(n
     one.allocate(ours("4", envs={"G": "GPU-4"}))
     assert one.env("G=GPU-4", "G=all", "G=void") == ["G=void"]
     assert one.env("G=void", "G=GPU-4") == ["G=GPU-4"]  # this void is the image's
+
+
+def test_a_spec_that_cannot_be_read_is_for_those_who_hold_its_kind(node: Node) -> None:
+    """The others of the pods start; so does who holds another kind."""
+    (Path("/etc") / "cdi" / "broken.json").write_text('{"kind": "example.com/gpu", "devices": [{}]}')
+    opens_nothing = [{"allow": False, "access": "rwm"}]
+    assert not decided(node, device_rules=opens_nothing).errors
+    node.allocate(ours("0", resource="other.com/x", cdi_devices=[{"name": "other.com/x=0"}]))
+    assert not decided(node, device_rules=opens_nothing).errors
+    node.allocate(ours("0", resource="example.com/gpu", cdi_devices=[{"name": "example.com/gpu=0"}]))
+    [why] = decided(node, device_rules=opens_nothing).errors
+    assert str(why) == ("rule gpu: CDI spec /etc/cdi/broken.json: a device has no name; correct or remove the file")

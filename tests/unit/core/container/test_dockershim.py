@@ -51,7 +51,9 @@ class Docker:
         where = f"/run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/{ID}/config.json"
         identity = identify(Spec(json.dumps(self.spec).encode(), where))
         directories = (f"{self.root}/cri-dockerd/sandbox/", f"{self.sandbox.parent}/")
-        return prove(identity, str(self.root / "kubelet"), self.asks, str(self.logs), directories)
+        return prove(
+            identity, str(self.root / "kubelet"), asks=self.asks, pod_logs=str(self.logs), sandboxes=directories
+        )
 
 
 @pytest.fixture

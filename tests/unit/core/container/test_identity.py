@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import marks
 import pytest
 
 from hook.core.container.identity import TYPES, Identity, identify
@@ -118,10 +119,25 @@ def test_container_of_docker_in_a_pods_cgroup_is_unknown_without_proof(cgroup: s
 def test_crio_container() -> None:
     identity = by("cri-o", CRIO)
     assert known(identity) == known(
-        Identity("cri-o", True, "team-a", "web-1", "1-2-3", "app", APPS, "registry.example/app:1")
+        Identity(
+            "cri-o",
+            True,
+            namespace="team-a",
+            pod="web-1",
+            uid="1-2-3",
+            container="app",
+            types=APPS,
+            image="registry.example/app:1",
+        )
     )
 
 
+@marks.hole(
+    "Under CRI-O, a pod's annotation was believed as the labels of its sandbox",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+)
 def test_crio_labels_in_json_are_not_believed() -> None:
     """For a sandbox they can be the pod's own annotation; kubelet's labels stand there one by one, and last."""
     labels = json.dumps({"io.kubernetes.pod.namespace": "kube-system", "io.kubernetes.pod.uid": "9", "tier": "web"})
@@ -134,6 +150,12 @@ def test_crio_labels_in_json_are_not_believed() -> None:
     )
 
 
+@marks.hole(
+    "Under CRI-O, a second tag of an image bypassed a rule with `images`",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="medium",
+)
 @pytest.mark.parametrize(
     ("asked", "image"),
     [
@@ -240,6 +262,12 @@ def test_claim_of_a_pod_by_no_known_engine_is_unknown(claim: dict[str, str], cgr
     assert known(noted(claim, cgroup=cgroup)) == known(Identity("ambiguous", None, types=TYPES))
 
 
+@marks.hole(
+    "A pod that set another engine's annotations left each rule with `ifUnknown: Skip`",
+    since="0.1.0",
+    fixed="0.1.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("if_unknown", ["Enforce", "Skip"])
 @pytest.mark.parametrize("cgroup", PARENTS)
 @pytest.mark.parametrize("claim", CLAIMS)
@@ -252,6 +280,7 @@ def test_claims_of_no_known_engine_neither_escape_a_rule_nor_reach_an_exclusion(
     assert excluded(EVERYTHING, identity) == ""
 
 
+@marks.hole("A pod that set another engine's annotations left each rule with `ifUnknown: Skip`")
 @pytest.mark.parametrize("claim", [*CLAIMS, {"io.container.manager": "libpod"}])
 @pytest.mark.parametrize(("engine", "real"), [("containerd", CONTAINERD), ("cri-o", CRIO)])
 def test_annotations_of_another_engine_change_nothing(engine: str, real: dict[str, str], claim: dict[str, str]) -> None:

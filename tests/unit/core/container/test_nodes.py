@@ -7,6 +7,7 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +16,7 @@ from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.errors import Unacceptable, Undecided
 from hook.core.container import nodes
 from hook.core.container.cdi import spec_files
-from hook.core.container.nodes import directories_above, inode, matching, number_in, within
+from hook.core.container.nodes import directories_above, inode, matching, within
 from unit.shortage import free_descriptors
 from unit.support import examples
 
@@ -83,6 +84,12 @@ def test_every_node_that_matches_is_found_and_no_other(dev: Path, pattern: str) 
     assert found == wanted | linked
 
 
+@marks.hole(
+    "With `exclusive` and `failurePolicy: Ignore`, 100,000 files in /dev let containers start unchecked",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 def test_another_file_system_is_not_entered_and_too_many_files_refuse(dev: Path) -> None:
     assert not any(path.startswith("/dev/pts/") for path in matching("/dev/p*").values())
     with pytest.raises(Unacceptable, match=r"exclusive .*\*: more than 5 files are in .*; write a narrower pattern"):
@@ -106,24 +113,15 @@ def test_directories_above_are_known_by_what_they_are(dev: Path) -> None:
     assert directories_above(f"{dev}/nowhere/x") == []
 
 
+@marks.hole(
+    "With `exclusive`, a directory or CDI specs that no descriptor was free for counted as empty",
+    since="0.3.0",
+    fixed="0.3.0",
+    severity="medium",
+)
 @pytest.mark.parametrize("look", [directories_above, within, matching, lambda path: spec_files(os.path.dirname(path))])
 def test_what_no_descriptor_is_free_for_is_not_taken_for_missing(dev: Path, look: Callable[[str], object]) -> None:
     """It would not be closed to a container."""
     path = f"{dev}/dri" if look is within else f"{dev}/dri/*"
     with free_descriptors(0), pytest.raises((OSError, Undecided), match="Too many open files"):
         look(path)
-
-
-@pytest.mark.parametrize(
-    ("device", "number"),
-    [
-        ({"type": "c", "major": 1, "minor": 3}, ("c", 1, 3)),
-        ({"type": "u", "major": 1, "minor": 3}, ("c", 1, 3)),
-        ({"type": "b", "major": 1}, ("b", 1, 0)),
-        ({"type": "p"}, None),
-        ({"type": "c", "major": "1"}, None),
-        ({}, None),
-    ],
-)
-def test_numbers_of_oci_objects(device: dict[str, object], number: nodes.Number | None) -> None:
-    assert number_in(device) == number

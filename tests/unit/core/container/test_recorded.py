@@ -6,14 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from ruamel.yaml import YAML
 
-from hook.core.container.allocation import checkpoint_path
+from hook.core.container.allocation import checkpoint_below
 from hook.core.container.identity import APP_TYPES, Identity, identify
 from hook.core.container.spec import Spec
 from unit.allocated import Node
 from unit.support import FIXTURES, ROOT, called, document, reassert
+
+pytestmark = marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
 
 RECORDED = FIXTURES / "kubelet"
 EXAMPLE = ROOT / "config" / "examples" / "gpu-lockdown.yaml"
@@ -53,7 +56,7 @@ def node_with(root: Path, engine: str, checkpoint: str) -> Node:
     """The example policy on the recorded node. The plugin's mount sources (/etc/hostname) exist on every Debian."""
     rules = yaml_rules()
     node = Node(root, *rules, exclude={"containerTypes": ["sandbox"]})
-    path = Path(checkpoint_path(str(root)))
+    path = Path(checkpoint_below(f"{root}/device-plugins"))
     path.parent.mkdir()
     recorded = RECORDED / engine / f"checkpoint{'.' * bool(checkpoint)}{checkpoint}.json"
     path.write_bytes(recorded.read_bytes())
@@ -97,19 +100,25 @@ def test_recorded_container_gets_what_its_plugin_allocated(
     assert after.annotations == before.annotations
     for mount in after.mounts:
         assert mount in before.mounts
-    toys = [mount["destination"] for mount in after.mounts if str(mount["destination"]).startswith("/toy/")]
+    toys = [mount.destination for mount in after.mounts if mount.destination.startswith("/toy/")]
     assert len(toys) == len(set(toys))
-    assert [mount["source"] for mount in after.mounts if mount["destination"] == "/toy/conf"] == (
+    assert [mount.source for mount in after.mounts if mount.destination == "/toy/conf"] == (
         ["/etc/default"] if toys else []
     )
 
 
+@marks.hole(
+    "A sidecar renamed a directory of a pod's volume above a device plugin's mount",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="high",
+)
 def test_a_pods_volume_above_a_plugins_mount_refuses_the_pod_unless_the_rule_lets_it_through(root_dir: Path) -> None:
     shadow = bundle(NEW, "edge.shadow")
     node = node_with(root_dir, NEW, "edge")
     assert "is a volume above the reserved mount /toy/conf; " in node.decide(shadow, identified(shadow)).refusal()
     allowing = Node(root_dir, {"name": "r", "deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}})
-    assert allowing.correct(shadow, identified(shadow)).mounts[-1]["source"] == "/etc/default"
+    assert allowing.correct(shadow, identified(shadow)).mounts[-1].source == "/etc/default"
 
 
 def test_derived_variables_are_not_repaired(root_dir: Path) -> None:
@@ -143,7 +152,7 @@ def test_explain_names_the_resource_and_the_device_ids_of_a_value(root_dir: Path
     node_with(root_dir, NEW, "three-pods")
     file = root_dir / "policy.yaml"
     file.write_text(document(*yaml_rules(), kubelet={"root": str(root_dir)}))
-    options = ["explain", "--config", str(RECORDED / NEW / "config.victim.evil.json"), "--policy", str(file)]
+    options = ["explain", str(RECORDED / NEW / "config.victim.evil.json"), "--policy", str(file)]
     table = called(*options).stdout
     assert "allocated  example.com/gpu GPU-gpu-4: NVIDIA_VISIBLE_DEVICES=GPU-gpu-4\n" in table
     [row] = [line for line in table.splitlines() if " env " in line]
@@ -160,11 +169,10 @@ def test_explain_names_the_resource_and_the_device_ids_of_a_value(root_dir: Path
 
 def test_explain_says_that_the_checkpoint_cannot_be_read(root_dir: Path) -> None:
     node_with(root_dir, NEW, "three-pods")
-    Path(checkpoint_path(str(root_dir))).write_text("{")
+    Path(checkpoint_below(f"{root_dir}/device-plugins")).write_text("{")
     file = root_dir / "policy.yaml"
     file.write_text(document(*yaml_rules(), kubelet={"root": str(root_dir)}))
     config = RECORDED / NEW / "config.victim.evil.json"
-    done = reassert("explain", "--config", str(config), "--policy", str(file))
-    assert "error      rule gpu: kubelet's device checkpoint: not valid JSON" in done.stdout
-    assert "refused: rule gpu: kubelet's device checkpoint" in done.stdout
-    assert done.returncode == 0
+    done = reassert("explain", str(config), "--policy", str(file))
+    assert "result     refused: rule gpu: kubelet's device checkpoint: not valid JSON" in done.stdout
+    assert done.returncode == 1

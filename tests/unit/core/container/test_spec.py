@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.base.errors import Unacceptable
 from hook.core.base.jsontext import Malformed, Strings, fold
-from hook.core.container.spec import Spec
-from hook.entry.exec import ProcessFile
+from hook.core.container import oci
+from hook.core.container.spec import (
+    _DEVICE,
+    _DEVICE_RULE,
+    _LINUX,
+    _MOUNT,
+    _ROOT,
+    _ROOT_FILESYSTEM,
+    _STAGES,
+    PROCESS,
+    RESOURCES,
+    Spec,
+    apply,
+    splice,
+)
+from hook.entry.process import ProcessFile
 from hook.nri.requested import nul_in
-from unit.support import FIXTURES, config
+from unit.support import FIXTURES, ROOT, config
+
+pytestmark = marks.promise("Only the needed parts of `config.json` change", about="Decision")
 
 text = st.text().filter(lambda text: "\0" not in text)
 json_values = st.recursive(
@@ -37,7 +57,7 @@ def read(data: object) -> Spec:
 def replaced(spec: Spec) -> dict[str, Any]:
     """The data of the spec after env, mounts and annotations were replaced."""
     spec.env = Strings('["A=1"]') if isinstance(spec.env, Strings) else ["A=1"]
-    spec.mounts, spec.annotations = [{"destination": "/x"}], {"n": "v"}
+    spec.mounts, spec.annotations = oci.mounts([{"destination": "/x"}]), {"n": "v"}
     text = spec.render()
     data: dict[str, Any] = json.loads(text)
     assert spec.env_in(text) == data["process"].pop("env") == ["A=1"]
@@ -70,6 +90,14 @@ def test_env_is_read_back_from_where_it_was_written(text: str) -> None:
     spec = read(text)
     with pytest.raises(Malformed):
         spec.env_in(spec.render().replace(b'"env"', b'"env" '))
+
+
+@pytest.mark.parametrize("text", ['{"process":{}}', '{"process":{ }}', '{"process":{"args":[]}}'])
+def test_two_members_of_one_object_can_be_new(text: str) -> None:
+    members = {"args": ([], 0, 0)} if "args" in text else {}
+    start = text.index("{", 1)
+    data = apply(text, [splice(members, start, name, value) for name, value in (("env", '["A=1"]'), ("n", "0"))])
+    assert json.loads(data)["process"] == {"env": ["A=1"], "n": 0, **({"args": []} if members else {})}
 
 
 def test_bytes_of_unknown_fields_stay_as_they_were() -> None:
@@ -183,7 +211,7 @@ def test_nul_in_a_process_file_is_unacceptable() -> None:
         ProcessFile(b'{"env": ["A\\u0000=1"]}', "/p")
 
 
-MOUNT = {"destination": "/x", "type": "bind", "source": "/s", "options": ["ro"]}
+MOUNT: oci.Json = {"destination": "/x", "type": "bind", "source": "/s", "options": ["ro"]}
 
 
 @pytest.mark.parametrize(
@@ -191,11 +219,11 @@ MOUNT = {"destination": "/x", "type": "bind", "source": "/s", "options": ["ro"]}
     [
         ((["A\0"], [], [], {}), "env"),
         ((["A"], ["\0"], [], {}), "args"),
-        (([], [], [{**MOUNT, "options": ["ro", "\0"]}], {}), "mounts"),
-        (([], [], [{**MOUNT, "source": "/x\0"}], {}), "mounts"),
+        (([], [], [oci.Mount({**MOUNT, "options": ["ro", "\0"]})], {}), "mounts"),
+        (([], [], [oci.Mount({**MOUNT, "source": "/x\0"})], {}), "mounts"),
         (([], [], [], {"a": "\0"}), "annotations"),
         (([], [], [], {"\0": ""}), "annotations"),
-        ((["A=1"], ["a"], [MOUNT], {"a": "b"}), ""),
+        ((["A=1"], ["a"], [oci.Mount(MOUNT)], {"a": "b"}), ""),
     ],
 )
 def test_nul_in_what_comes_without_a_text_is_found(parts: Any, place: str) -> None:
@@ -273,7 +301,15 @@ def test_processes_that_a_container_shares(namespaces: object, shared: str) -> N
     ],
 )
 def test_who_is_admin(capabilities: object, is_admin: bool) -> None:
-    assert read({"process": {"capabilities": capabilities}}).is_admin() is is_admin
+    spec = read({"process": {"capabilities": capabilities}, "linux": {"namespaces": [{"type": "pid"}]}})
+    assert spec.is_admin() is spec.can_be_remounted() is is_admin
+
+
+def test_mounts_can_be_remounted_from_a_joined_pid_namespace() -> None:
+    namespaces = [{"type": "pid", "path": "/proc/1/ns/pid"}]
+    spec = read({"process": {"capabilities": {"bounding": ["CAP_CHOWN"]}}, "linux": {"namespaces": namespaces}})
+    assert not spec.is_admin()
+    assert spec.can_be_remounted()
 
 
 def test_capabilities_in_another_spelling_are_refused() -> None:
@@ -300,9 +336,9 @@ def test_unknown_members_of_linux_survive_new_devices(
 ) -> None:
     given = {**linux, **({"resources": {**resources, "devices": []}} if with_resources else {})}
     spec = of_linux(given, **{"x-unknown": 1})
-    spec.devices = [DEVICE]
+    spec.devices = oci.devices([DEVICE])
     if both:
-        spec.device_rules = [RULE]
+        spec.device_rules = oci.device_rules([RULE])
     assert spec.changed()
     data = json.loads(spec.render())
     kept = resources if with_resources else {}
@@ -316,17 +352,18 @@ def test_spec_without_linux_or_devices_gets_them(text: str) -> None:
     spec = Spec(text.encode(), "c")
     assert (spec.devices, spec.device_rules, spec.changed()) == ([], [], False)
     assert spec.render().decode() == text
-    spec.devices, spec.device_rules = [DEVICE], [RULE]
+    spec.devices, spec.device_rules = oci.devices([DEVICE]), oci.device_rules([RULE])
     again = Spec(spec.render(), "c")
-    assert (again.devices, again.device_rules) == ([DEVICE], [RULE])
+    assert (oci.objects(again.devices), oci.objects(again.device_rules)) == ([DEVICE], [RULE])
 
 
 def test_all_parts_at_once() -> None:
     spec = of_linux({"resources": {"cpu": {"shares": 2}}}, env=["A=1"])
-    spec.env, spec.mounts, spec.annotations = ["A=2"], [{"destination": "/m"}], {"n": "v"}
-    spec.devices, spec.device_rules = [DEVICE], [RULE]
+    spec.env, spec.mounts, spec.annotations = ["A=2"], oci.mounts([{"destination": "/m"}]), {"n": "v"}
+    spec.devices, spec.device_rules = oci.devices([DEVICE]), oci.device_rules([RULE])
     again = Spec(spec.render(), "c")
-    assert (again.env, again.mounts, again.annotations) == (["A=2"], [{"destination": "/m"}], {"n": "v"})
+    assert (again.env, oci.objects(again.mounts)) == (["A=2"], [{"destination": "/m"}])
+    assert again.annotations == {"n": "v"}
     assert json.loads(spec.render())["linux"]["resources"] == {"cpu": {"shares": 2}, "devices": [RULE]}
 
 
@@ -345,3 +382,60 @@ def test_devices_of_no_oci_shape_are_unacceptable(linux: object, complaint: str)
     with pytest.raises(Unacceptable) as caught:
         of_linux(linux)
     assert str(caught.value) == f"/b/config.json: {complaint}"
+
+
+@pytest.mark.parametrize("rest", [" x", "{}", "\n]", ' {"process": {}}'])
+def test_text_after_the_object_is_refused_with_its_place(rest: str) -> None:
+    """runc reads the first value and crun refuses the file."""
+    text = json.dumps(config())
+    with pytest.raises(Unacceptable, match=r"^/b/config.json: more text after the object at line 1, column \d+$"):
+        read(text + rest)
+    assert read(text + " \t\r\n").env == config()["process"]["env"]
+
+
+OCI_PROCESS = {
+    *("apparmorProfile", "args", "capabilities", "commandLine", "consoleSize", "cwd", "env", "execCPUAffinity"),
+    *("ioPriority", "noNewPrivileges", "oomScoreAdj", "rlimits", "scheduler", "selinuxLabel", "terminal", "user"),
+}
+"""The members of `process` in version 1.3 of the runtime-spec (config.md)."""
+
+CHECKED = {
+    "member": _ROOT,
+    "_process": PROCESS,
+    "linux": _LINUX,
+    "_resources": RESOURCES,
+    "root": _ROOT_FILESYSTEM,
+    "hooks": _STAGES,
+    "oci": {**_MOUNT, **_DEVICE, **_DEVICE_RULE},
+}
+"""By the attribute that has an object of config.json, the members of that whose spelling is checked."""
+
+
+def members_read(path: Path) -> Iterator[tuple[str, str]]:
+    """The attribute, and each member that code reads of it by a literal name: `x.linux.get("devices")`."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Subscript):
+            owner, named = node.value, [node.slice]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get":
+            owner, named = node.func.value, node.args[:1]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "member":
+            owner, named = node.func, node.args
+        elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in ("strings", "splice"):
+            owner, named = node.args[0], node.args[1:]
+        else:
+            continue
+        if isinstance(owner, ast.Attribute) and owner.attr in CHECKED:
+            yield from (
+                (owner.attr, each.value)
+                for each in named
+                if isinstance(each, ast.Constant) and isinstance(each.value, str) and "." not in each.value
+            )
+
+
+def test_the_spelling_of_each_member_that_is_read_is_checked() -> None:
+    """A member that a spec cannot have is none that is read, and no other spelling of one that is read passes."""
+    read_here = {each for path in (ROOT / "hook").rglob("*.py") for each in members_read(path)}
+    assert {owner for owner, _ in read_here} | {"hooks"} == CHECKED.keys()
+    assert ("_process", "capabilities") in read_here
+    assert [f"{owner}: {name}" for owner, name in sorted(read_here) if CHECKED[owner].get(name) != name] == []
+    assert {*PROCESS.values()} - OCI_PROCESS == set()

@@ -18,10 +18,9 @@ from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.facts.cri import POD, asked
 from unit.cri import MESSAGES, NAMESPACE, SANDBOX, UID, Engine
-from unit.support import CONTAINERD, config, policy
+from unit.support import CONTAINERD, WithPolicy, config, policy
 
 WEB = {"name": "web", "match": {"podSelector": {"matchLabels": {"tier": "web"}}}, "env": [{"name": "A", "value": "1"}]}
-INIT = {"name": "init", "match": {"containerTypes": ["init"]}, "env": [{"name": "B", "value": "1"}]}
 
 
 @pytest.fixture
@@ -34,8 +33,7 @@ def engine(root_dir: Path) -> Iterator[Engine]:
 def learned(store: Path, *rules: dict[str, Any], **spec: Any) -> Identity:
     """The identity of containerd's container after the policy's questions."""
     start = Spec(json.dumps(config(annotations=CONTAINERD)).encode(), "/run/x/k8s.io/0a/config.json")
-    case = Case("runtime", "0a", lambda: policy(*rules, **spec))
-    case.asks = str(store), None
+    case = Case(WithPolicy(policy(*rules, **spec), learns=True, sockets=str(store)), "0a")
     case.decide(identify(start), start)
     assert case.identity
     return case.identity
@@ -50,13 +48,6 @@ def test_labels_are_the_pods_own(engine: Engine) -> None:
 def test_many_labels_and_long_ones_arrive(engine: Engine) -> None:
     engine.labels = {f"{'k' * 300}{number}": "v" * 63 for number in range(3000)}  # a megabyte, in many frames
     assert learned(engine.store, WEB).labels == engine.labels
-
-
-def test_the_type_of_a_container_is_kubelets(engine: Engine) -> None:
-    assert learned(engine.store, INIT).types == ("init",)
-    assert learned(engine.store, exclude={"containerTypes": ["init"]}).types == ("init",)
-    engine.annotations = {"io.kubernetes.container.type": "sandbox"}
-    assert learned(engine.store, INIT).types == APP_TYPES
 
 
 @pytest.mark.parametrize(
@@ -77,8 +68,7 @@ def test_nobody_is_asked_where_the_answer_decides_nothing(
 
 def test_an_answer_about_another_pod_does_not_count(engine: Engine) -> None:
     engine.uid = "another"
-    identity = learned(engine.store, WEB, INIT)
-    assert (identity.labels, identity.types) == (None, APP_TYPES)
+    assert learned(engine.store, WEB).labels is None
 
 
 def test_a_note_that_others_can_write_does_not_count(engine: Engine) -> None:
@@ -147,11 +137,11 @@ def test_an_answer_is_read_up_to_a_limit(root_dir: Path, size: int, frame: int, 
 def test_a_late_answer_is_told_from_none(root_dir: Path) -> None:
     (root_dir / "store/cri").mkdir(parents=True)
     (root_dir / "store/cri/containerd").write_text(f"{root_dir}/sock\n")
-    identity = Identity("containerd", True, NAMESPACE, uid=UID)
-    assert asked(str(root_dir / "store"), POD, SANDBOX, identity, 0.01) is None  # nobody listens
+    identity = Identity("containerd", True, namespace=NAMESPACE, uid=UID)
+    assert asked(str(root_dir / "store"), POD, SANDBOX, identity, seconds=0.01) is None  # nobody listens
     with hung(root_dir / "sock"), pytest.raises(TimeoutError):
-        asked(str(root_dir / "store"), POD, SANDBOX, identity, 0.01)
-    assert asked(str(root_dir / "nowhere"), POD, SANDBOX, identity, 0.01) is None
+        asked(str(root_dir / "store"), POD, SANDBOX, identity, seconds=0.01)
+    assert asked(str(root_dir / "nowhere"), POD, SANDBOX, identity, seconds=0.01) is None
 
 
 def test_an_answer_without_end_is_not_kept(root_dir: Path) -> None:
@@ -171,7 +161,14 @@ def test_an_answer_without_end_is_not_kept(root_dir: Path) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         assert (
-            asked(str(root_dir / "store"), POD, SANDBOX, Identity("containerd", True, NAMESPACE, uid=UID), 60) is None
+            asked(
+                str(root_dir / "store"),
+                POD,
+                SANDBOX,
+                Identity("containerd", True, namespace=NAMESPACE, uid=UID),
+                seconds=60,
+            )
+            is None
         )
         thread.join()
     assert len(sent) < 400

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.core.base.errors import ReassertError, Unacceptable, Undecided
@@ -13,13 +14,16 @@ from hook.core.base.mountinfo import mount_table_at
 from hook.core.base.system import Untrusted
 from hook.core.container.identity import Identity
 from hook.core.container.start import Start
+from hook.core.decide import Adapter
 from hook.core.facts import Container, network_filesystems
 from hook.core.facts.files import VALUE_LIMIT, first_line
 from hook.core.facts.gather import gather
 from hook.core.plan import plan
-from hook.core.policy.model import Match, evaluate
+from hook.core.policy.model import Match
 from unit.shortage import free_descriptors
 from unit.support import POD, policy, rule
+
+pytestmark = marks.promise("Values come from files that only root can write", about="Decision")
 
 
 @pytest.mark.parametrize(
@@ -67,10 +71,13 @@ def test_only_rules_that_apply_are_gathered_for(root_dir: Path) -> None:
     def held(name: str, file: Path, **match: list[str]) -> Match:
         env = [{"name": "A", "valueFrom": {"file": str(file)}}]
         one = rule(name, match=match, env=env, mounts=[{"hostPath": str(file), "mountPath": "/m"}])
-        return Match(one, evaluate(one, POD))
+        return Match(one, POD)
 
     facts = gather(
-        policy(), POD, [held("a", good), held("b", gone), held("c", root_dir / "other", namespaces=["other"])]
+        Adapter(),
+        policy(),
+        POD,
+        [held("a", good), held("b", gone), held("c", root_dir / "other", namespaces=["other"])],
     )
     assert facts.files == {str(good): "1"}
     assert facts.unreadable == {str(gone): f"{gone}: No such file or directory"}
@@ -85,7 +92,7 @@ def test_identity_that_its_own_annotations_make_unknown_is_no_failure_of_the_nod
     one = rule(**GPU)
     identity = Identity("ambiguous", None)
     with pytest.raises(Unacceptable, match="annotations claim a pod"):
-        gather(policy(GPU), identity, [Match(one, evaluate(one, identity))])
+        gather(Adapter(), policy(GPU), identity, [Match(one, identity)])
 
 
 def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path) -> None:
@@ -95,9 +102,15 @@ def test_a_shortage_is_no_file_that_cannot_be_read(root_dir: Path) -> None:
     for fields in (GPU, {"name": "r", "env": [{"name": "A", "valueFrom": {"file": f"{root_dir}/f"}}]}):
         one = rule(**fields)
         with free_descriptors(0), pytest.raises(OSError, match="Too many open files"):
-            gather(policy(), POD, [Match(one, evaluate(one, POD))])
+            gather(Adapter(), policy(), POD, [Match(one, POD)])
 
 
+@marks.hole(
+    "A hostPath on a broken disk counted as missing: `onMissingSource: Skip` left the mount out",
+    since="0.1.0",
+    fixed="0.3.0",
+    severity="low",
+)
 @pytest.mark.parametrize(("on_missing", "reported"), [("Skip", "errors"), ("Fail", "denials")])
 def test_a_host_path_that_cannot_be_looked_at_is_not_left_out(root_dir: Path, on_missing: str, reported: str) -> None:
     """Only one that is certainly missing is; and no other rule loses anything by it."""
@@ -105,8 +118,8 @@ def test_a_host_path_that_cannot_be_looked_at_is_not_left_out(root_dir: Path, on
     loop.symlink_to(loop)
     entry = {"hostPath": str(loop), "mountPath": "/m", "onMissingSource": on_missing}
     rules = policy({"name": "ca", "mounts": [entry]}, {"name": "gpu", "env": [{"name": "A", "value": "1"}]})
-    matches = [Match(one, evaluate(one, POD)) for one in rules.candidates(None)]
-    decided = plan(rules, Container(POD, Start([], []), gather(rules, POD, matches)), matches)
+    matches = [Match(one, POD) for one in rules.candidates(None)]
+    decided = plan(rules, Container(POD, Start([], []), gather(Adapter(), rules, POD, matches)), matches)
     [reason] = getattr(decided, reported)
     assert str(reason).startswith(f"rule ca: hostPath {loop} for mount /m cannot be looked at: {loop}: Too many levels")
     assert len(decided.denials + decided.errors) == 1
@@ -116,10 +129,11 @@ def test_a_host_path_that_cannot_be_looked_at_is_not_left_out(root_dir: Path, on
 def test_pause_of_docker_and_what_its_user_puts_beside_it_has_no_allocation() -> None:
     one = rule(**GPU)
     identity = Identity("docker", None, uid="1-2-3")
-    facts = gather(policy(GPU), identity, [Match(one, evaluate(one, identity))])
+    facts = gather(Adapter(), policy(GPU), identity, [Match(one, identity)])
     assert (facts.allocations, facts.allocation_problem) == ([], "")
 
 
+@marks.hole("A subPath with a carriage return blinded all rules in Audit mode")
 def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
     root_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,17 +168,17 @@ def test_nothing_of_a_tried_rule_is_touched_on_a_file_system_that_may_hang(
         mounts = [{"hostPath": path, "mountPath": f"/m{number}"} for number, path in enumerate(touched + left)]
         one = rule(env=env, mounts=mounts, **fields)
         one.is_audited = "mode" in fields
-        match = Match(one, [])
+        match = Match(one, POD)
         match.applies = True
         node = policy(mode=policy_mode) if policy_mode == "Audit" else policy()
-        facts = gather(node, POD, [match])
+        facts = gather(Adapter(), node, POD, [match])
         assert facts.directories == {touched[0]}
         assert facts.absent_sources == {touched[1], touched[2]}
         assert facts.unreadable[left[0]] == f"{left[0]} is on nfs4, which may hang: not read in Audit mode"
         assert facts.files == {}
     one.is_audited = True
-    enforced = Match(rule("e", mounts=[{"hostPath": left[1], "mountPath": "/e"}]), [])
-    facts = gather(policy(), POD, [match, enforced])
+    enforced = Match(rule("e", mounts=[{"hostPath": left[1], "mountPath": "/e"}]), POD)
+    facts = gather(Adapter(), policy(), POD, [match, enforced])
     assert facts.absent_sources & {*left} == {left[1]}, "a path of an enforced rule is looked at"
     one.is_audited = False
-    assert set(left) <= gather(policy(), POD, [match]).absent_sources, "an enforced rule looks"
+    assert set(left) <= gather(Adapter(), policy(), POD, [match]).absent_sources, "an enforced rule looks"

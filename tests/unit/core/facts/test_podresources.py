@@ -9,18 +9,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook.core.container.identity import Identity, identify
 from hook.core.container.spec import Spec
-from hook.core.decide import Case, Done
+from hook.core.decide import Case
 from hook.core.facts.cri import GET, asked
 from hook.core.plan import Plan
+from hook.core.verdict import Verdict
 from unit.kubelet import claim, state
 from unit.ownmachine import Machine
 from unit.podresources import RECORDED as ANSWERS
 from unit.podresources import PodResources, answer, busy, recorded
-from unit.support import FIXTURES, policy
+from unit.support import FIXTURES, WithPolicy, policy
 
 RECORDED = FIXTURES / "kubelet" / "k1.36-dra"
 NAMES = sorted(path.name.removesuffix(".config.json") for path in RECORDED.glob("*.config.json"))
@@ -54,9 +56,9 @@ class Recorded:
 
     def decide(self, spec: Spec, identity: Identity | None = None) -> Plan:
         """What would be done about a container."""
-        case = Case("runtime", "0a", lambda: policy(*RULES, kubelet={"root": str(self.root)}))
+        case = Case(WithPolicy(policy(*RULES, kubelet={"root": str(self.root)})), "0a")
         decided = case.decide(identity or identify(spec, copied=True), spec)
-        self.said = (case.event(decided, Done()) or {}).get("claims")
+        self.said = (case.event(decided, Verdict()) or {}).get("claims")
         return decided
 
     def corrected(self, spec: Spec) -> Spec:
@@ -101,8 +103,8 @@ def toys(spec: Spec) -> tuple[list[str], list[object], list[object]]:
     """Env, mounts and devices of claims in a container."""
     return (
         [entry for entry in spec.env if entry.startswith("TOY_GPU=")],
-        [mount["destination"] for mount in spec.mounts if str(mount["destination"]).startswith("/toy/gpu-")],
-        [device["path"] for device in spec.devices if str(device.get("path")).startswith("/dev/toy")],
+        [mount.path for mount in spec.mounts if mount.path.startswith("/toy/gpu-")],
+        [device.path for device in spec.devices if device.path.startswith("/dev/toy")],
     )
 
 
@@ -153,6 +155,7 @@ def test_a_container_that_names_no_claim_has_none(
     assert node.said is None
 
 
+@marks.claim("exclusive-claims", "nri")
 def test_two_containers_with_a_claim_each_have_their_own(node: Recorded, kubelet: PodResources) -> None:
     """The values of the other one's claim are no claim's here."""
     there = config("b-two.left.0")
@@ -194,7 +197,7 @@ def test_a_kubelet_that_is_busy_is_asked_again(node: Recorded, kubelet: PodResou
 def test_a_kubelet_that_stays_busy_is_asked_twenty_times_a_second(root_dir: Path) -> None:
     identity = identify(config("a-one.main.0"), copied=True)
     with busy(root_dir, b"", times=1000) as calls, pytest.raises(TimeoutError):
-        asked(str(root_dir), GET, "", identity, 0.25)
+        asked(str(root_dir), GET, "", identity, seconds=0.25)
     assert len(calls) <= 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ from unit.core.linux.node import Node
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
     node = Node(tmp_path)
+    gc.collect()  # else what an earlier test left open is closed in between
     before = len(os.listdir("/proc/self/fd"))
     try:
         yield node

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hook.core.base.mountinfo import Row, mount_table
+from hook.core.container.oci import Mount
 from hook.core.container.spec import Spec
 from hook.core.linux.look import View, look
 from hook.core.linux.mountns import own_directories
-from hook.core.reserve import PlaceMount
+from hook.core.reserve.place_mount import PlaceMount
 from unit.support import spec
 
 CLONE_NEWNS, MS_BIND, MS_REC, MS_UNBINDABLE, MS_PRIVATE = 1 << 17, 1 << 12, 1 << 14, 1 << 17, 1 << 18
@@ -74,13 +75,16 @@ class Node:
 
     def edit(self, at: str = "/etc/ssl", *options: str, **more: Any) -> PlaceMount:
         """A reserved mount."""
-        mount = {"destination": at, "type": "bind", "source": str(self.source), "options": ["rbind", *options]}
+        given = {"destination": at, "type": "bind", "source": str(self.source), "options": ["rbind", *options]}
+        mount = more.pop("mount", given)
         companions = more.pop("companions", frozenset())
-        return PlaceMount("ca", at, more.pop("mount", mount), companions, [], **more)
+        return PlaceMount("ca", at, mount and Mount(mount), companions=companions, before=[], **more)
 
     def look(self, *edits: PlaceMount, of: Spec | None = None, before: Callable[[], None] = stop) -> list[str]:
         """Why the container must not start."""
-        found = self._caller.submit(look, self.pid, str(self.rootfs), edits, of or spec(), before).result()
+        found = self._caller.submit(
+            look, self.pid, str(self.rootfs), edits, of or spec(), before_mounting=before
+        ).result()
         return [reason.message for reason in found[1]]
 
     def problems(self, *edits: PlaceMount, forget: str = "none") -> list[str]:
@@ -91,7 +95,10 @@ class Node:
             try:
                 table = {n: row for n, row in mount_table(self.pid).items() if row.point != f"{self.rootfs}{forget}"}
                 sources = {edit.name: os.stat(edit.source()) for edit in edits}
-                return [str(problem) for _, problem in View(None, root, table, spec(), sources).problems(edits)]
+                return [
+                    str(problem)
+                    for _, problem in View(None, root, table=table, spec=spec(), sources=sources).problems(edits)
+                ]
             finally:
                 os.close(root)
 

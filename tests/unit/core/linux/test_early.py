@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.core.base.errors import Unacceptable
-from hook.core.base.text import REASONS
+from hook.core.base.text import REASONS_LISTED
+from hook.core.container.oci import Json, Mount
 from hook.core.container.spec import Spec
 from hook.core.linux.early import astray
-from hook.core.reserve import PlaceMount
+from hook.core.reserve.place_mount import PlaceMount
 from unit.shortage import free_descriptors
 
 RESERVED = "/etc/ssl"
@@ -30,7 +32,7 @@ def reasons(rootfs: Path, *mounts: dict[str, object], device: str = "/srv/disk",
     )
     spec = Spec(text.encode(), "config.json")
     mount = {"destination": RESERVED, "type": "bind", "source": "/etc/company-ca", "options": ["rbind", "ro"], **more}
-    edit = PlaceMount("company-ca", RESERVED, mount, frozenset(), [])
+    edit = PlaceMount("company-ca", RESERVED, Mount(mount), companions=frozenset(), before=[])
     return [reason.message for reason in astray(str(rootfs), [edit], spec)]
 
 
@@ -65,6 +67,7 @@ def test_files_of_proc_itself_may_be_mounted_over(rootfs: Path) -> None:
     assert found.startswith("/srv, in which devices are made, may be in the volume /proc/cpuinfo")
 
 
+@marks.hole("Under runc with `readOnly: false`, a device behind more than 40 links was made on the node")
 def test_a_path_that_cannot_be_followed_is_no_path_that_leads_nowhere(rootfs: Path) -> None:
     """runc follows more links than the kernel, and a runtime needs no descriptor for each directory of a path."""
     (rootfs / "last").symlink_to("/etc/ssl")
@@ -182,9 +185,12 @@ def test_reasons_are_few_and_none_is_told_twice(rootfs: Path) -> None:
     text = json.dumps({"process": {"env": []}, "linux": {"devices": [{"path": path} for path in [*paths, *paths]]}})
     (rootfs / "srv").rmdir()
     (rootfs / "srv").symlink_to("/etc/ssl")
-    mount = {"destination": RESERVED, "source": "/ca", "options": ["rbind", "ro"]}
-    edits = [PlaceMount("none", "/srv", None, frozenset(), []), PlaceMount("ca", RESERVED, mount, frozenset(), [])]
+    mount: Json = {"destination": RESERVED, "source": "/ca", "options": ["rbind", "ro"]}
+    edits = [
+        PlaceMount("none", "/srv", None, companions=frozenset(), before=[]),
+        PlaceMount("ca", RESERVED, Mount(mount), companions=frozenset(), before=[]),
+    ]
     asked: list[None] = []
     found = astray(str(rootfs), edits, Spec(text.encode(), "config.json"), lambda: asked.append(None))
-    assert (len(found), len({reason.message for reason in found})) == (REASONS, REASONS)
+    assert (len(found), len({reason.message for reason in found})) == (REASONS_LISTED, REASONS_LISTED)
     assert {reason.rule for reason in found} == {"ca"}

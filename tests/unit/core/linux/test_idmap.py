@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import struct
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import pytest
 from e2e.support import need
 
 from hook.core.base.errors import Unacceptable, named
-from hook.core.linux.idmap import FILES, protect, remountable
-from hook.core.reserve import PlaceMount
+from hook.core.linux.idmap import IDMAP_FILES, protect, remountable
+from hook.core.reserve.place_mount import PlaceMount
 from unit.core.linux.node import MS_BIND, MS_REC, Node, Stop, libc, stop
 from unit.support import spec
 
@@ -34,8 +35,8 @@ def node(node: Node) -> Node:
 
 def protected(node: Node, *edits: PlaceMount, before: Any = lambda: None) -> list[str]:
     """Why mounts stay as they are."""
-    arguments = node.pid, str(node.rootfs), edits, spec(), before
-    return list(node._caller.submit(protect, *arguments).result())
+    call = partial(protect, node.pid, str(node.rootfs), reserved=edits, spec=spec(), before_mounting=before)
+    return list(node._caller.submit(call).result())
 
 
 def idmapped(node: Node, at: str) -> list[bool]:
@@ -115,7 +116,11 @@ def test_second_look_finds_directories_that_two_mounts_come_from(node: Node, edi
     """The replaced mounts lie on the directories that they come from, where a second adapter sees them."""
     sub = str(node.source / "sub")
     (node.source / "sub/ca.pem").write_text("below")
-    inner = node.edit("/etc/ssl/sub", "ro", mount={**node.edit().mount, "source": sub, "options": ["rbind", "ro"]})
+    inner = node.edit(
+        "/etc/ssl/sub",
+        "ro",
+        mount={"destination": "/etc/ssl/sub", "type": "bind", "source": sub, "options": ["rbind", "ro"]},
+    )
     other = node.edit("/etc/other", "ro")
     node.mount("/etc/ssl/sub", sub)
     node.mount("/etc/other", node.source)
@@ -221,12 +226,12 @@ def test_what_would_be_read_otherwise_than_on_the_node_stays(
 
 
 def test_many_files_are_not_all_looked_at(node: Node, edit: PlaceMount) -> None:
-    for number in range(FILES - 2):  # beside a file and a directory
+    for number in range(IDMAP_FILES - 2):  # beside a file and a directory
         (node.source / f"sub/{number}").touch()
     assert protected(node, edit) == []
     assert idmapped(node, "/etc/ssl") == [True]
     (node.source / "one more").touch()
-    assert remountable(str(node.source)) == f"{named(str(node.source))} has more than {FILES} files"
+    assert remountable(str(node.source)) == f"{named(str(node.source))} has more than {IDMAP_FILES} files"
 
 
 def test_what_a_container_could_do_is_known_without_one(node: Node, edit: PlaceMount) -> None:

@@ -6,16 +6,20 @@ import errno
 import os
 import stat
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from e2e.stalled import stalling
 from e2e.support import need
 
+from hook.core.base.errors import Unacceptable
 from hook.core.facts import Container
 from hook.core.linux.idmap import protect
-from hook.core.linux.look import look_at_node_paths, look_at_processes, places_of
+from hook.core.linux.look import look_at_processes
+from hook.core.linux.look_node_paths import look_at_node_paths, places_of
 from hook.core.linux.mountns import mount_id, status_at_once
 from hook.core.plan import plan
 from unit.core.linux.node import MS_BIND, MS_UNBINDABLE, Node, Stop, libc, stop
@@ -34,10 +38,43 @@ def test_mount_in_place_is_found_and_what_is_missing_is_placed_unless_the_caller
     assert ["ro" in row.options for row in node.rows("/etc/ssl")] == [True]
     assert node.look(edit) == []
     with pytest.raises(Stop):
-        node._caller.submit(protect, node.pid, str(node.rootfs), [edit], spec(), stop).result()
+        call = partial(protect, node.pid, str(node.rootfs), reserved=[edit], spec=spec(), before_mounting=stop)
+        node._caller.submit(call).result()
     node.mount("/etc/ssl", node.share)
     with pytest.raises(Stop):
         node.look(edit)  # another directory
+
+
+@marks.hole(
+    "A container with a volume of kubelet's pods exchanged a rule's `emptyDir` and a link while another one "
+    "started: any directory of the node became its writable reserved mount"
+)
+@pytest.mark.parametrize("is_asked_for", [True, False])
+def test_directory_of_the_node_that_a_link_led_to_is_no_emptydir(node: Node, is_asked_for: bool) -> None:
+    """A container with a volume of kubelet's pods exchanges the emptyDir and a link; the runtime mounts."""
+    pods = node.source / "pods"
+    own, kept = pods / "uid/reassert/hash", pods / "uid/reassert/kept"
+    own.mkdir(parents=True)
+    edit = node.edit("/etc/ssl", mount={"destination": "/etc/ssl", "source": str(own), "options": ["rbind"]})
+    edit.volume = (str(pods), "hash", -1)
+    node.mount("/etc/ssl", own)
+    assert node.look(edit) == []
+    own.rename(kept)
+    own.symlink_to(node.source / "sub")
+    with pytest.raises(Unacceptable, match="symbolic links"):
+        node.look(edit)
+    node.mount("/etc/other", own)
+    mount = {"destination": "/etc/other", "source": str(own), "options": ["rbind"]}
+    other = node.edit("/etc/other", mount=mount)
+    other.volume = edit.volume
+    own.unlink()
+    kept.rename(own)
+    assert node.look(edit) == []
+    of = spec(mounts=[mount] if is_asked_for else [])
+    why = node.look(other, of=of, before=lambda: None)
+    link = "a link was there when the runtime mounted it"
+    above = "mount /etc/other is a volume above the reserved mount /etc/other"
+    assert [(link if is_asked_for else above) in message for message in why] == [True]
 
 
 def test_read_only_is_made_so_below_too(node: Node) -> None:
@@ -274,7 +311,9 @@ def test_masked_path_in_a_volume_that_may_be_above_starts(node: Node) -> None:
     assert reason.startswith(f"masked path /vol/x {IN_VOLUME}")
 
 
-@pytest.mark.parametrize(("below", "shows"), [("", True), ("/PID", True), ("/PID/task", True), ("/PID/net", False)])
+@pytest.mark.parametrize(
+    ("below", "shows"), [("", True), ("/PID", True), ("/PID/task", True), ("/PID/fd", True), ("/PID/net", False)]
+)
 def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: bool) -> None:
     def said(root: Path) -> list[tuple[str, str]]:
         found = node._caller.submit(look_at_processes, node.pid, str(root), "alone").result()
@@ -292,26 +331,26 @@ def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: b
 @pytest.mark.parametrize(
     ("source", "own", "engines"),
     [
-        ("/run", "/run/reassert", "/run/crio/crio.sock"),
+        ("/run", "/run/reassert", "/run/containerd/containerd.sock"),
         ("/var/lib", "/var/lib/reassert", "/var/lib/rancher/k3s/agent/etc"),
-        ("/usr/local/bin/beside", "", ""),
-        ("/usr/local/bin", "/usr/local/bin/a/b/policy.yaml", ""),
+        ("/usr/local/lib/beside", "", ""),
+        ("/usr/local/lib", "/usr/local/lib/a/b/policy.yaml", ""),
     ],
 )
 def test_volume_reaches_a_file_of_reassert_that_it_can_make_and_one_of_an_engine_that_is_there(
     machine: Machine, node: Node, source: str, own: str, engines: str
 ) -> None:
-    machine.file("/usr/local/bin/beside/file")
-    rules = policy()
-    rules.path = "/usr/local/bin/a/b/policy.yaml"
+    machine.file("/usr/local/lib/beside/file")
+    rules = policy({"name": "r", "env": [{"name": "A", "absent": True}]})
+    rules.path = "/usr/local/lib/a/b/policy.yaml"
     start = spec(mounts=[bind("/vol", source)])
     decided = plan(rules, Container(POD, start))
     node.mount("/vol", source)
 
     def look() -> tuple[list[str], list[str]]:
         arguments = node.pid, str(node.rootfs), decided, start
-        reasons, paths = node._caller.submit(look_at_node_paths, *arguments).result()
-        return [reason.message for reason in reasons], paths
+        found = node._caller.submit(look_at_node_paths, *arguments).result()
+        return [reason.message.partition(": ")[0] for reason in found.denials], found.node_paths
 
     why = [f"the volume /vol can be written and reaches {own} of reassert, and nodePaths.reassert is Refuse"]
     assert look() == (why if own else [], [])

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from hook.core.base.mountinfo import Row, mount_table
+from hook.core.container.oci import Json, Mount
 from hook.core.linux.mountns import clone_source
 from hook.core.linux.place import placed
-from hook.core.reserve import PlaceMount
+from hook.core.reserve.place_mount import PlaceMount
 from unit.core.linux.node import MS_BIND, Node
 from unit.support import spec
 
@@ -38,8 +39,8 @@ class Places(Node):
 
     def place(self, at: str, source: Path | None = None, below: dict[str, Path] | None = None) -> list[str]:
         """Why the mount at a path has no place; [] if it was placed. `below`: what allowBelow lets through."""
-        mount = {"destination": at, "type": "bind", "source": str(source or self.source), "options": ["rbind"]}
-        edit = PlaceMount("ca", at, mount, frozenset(below or ()), [])
+        mount: Json = {"destination": at, "type": "bind", "source": str(source or self.source), "options": ["rbind"]}
+        edit = PlaceMount("ca", at, Mount(mount), companions=frozenset(below or ()), before=[])
         others: list[Any] = [{"destination": path, "source": str(source)} for path, source in (below or {}).items()]
 
         def work() -> list[str]:

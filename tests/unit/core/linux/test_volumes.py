@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import marks
 import pytest
 
-from hook.core.base.errors import Undecided
+from hook.core.base.errors import Unacceptable, Undecided
 from hook.core.container.start import Start
 from hook.core.facts import Container
 from hook.core.linux.volumes import make, sweep
 from hook.core.plan import plan
-from hook.core.reserve import PlaceMount
+from hook.core.reserve.place_mount import PlaceMount
 from unit.ownmachine import Machine
 from unit.support import POD, policy
 
@@ -49,3 +50,23 @@ def test_a_pod_that_kubelet_does_not_know_gets_none(machine: Machine, medium: st
     assert list(PODS.iterdir()) == []
     make([volume(medium)], lambda: None, is_probe=True)
     assert Path(volume(medium).source()).is_dir()
+
+
+@marks.hole(
+    "By a link in the place of a pod's directory, root made directories anywhere on the node for a rule's `emptyDir`",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@pytest.mark.parametrize("place", ["", "/reassert", "/reassert/HASH"])
+def test_nothing_is_made_through_a_link(machine: Machine, tmp_path: Path, place: str) -> None:
+    """A container with a volume of the pods puts the link there. It leads to a directory of the node."""
+    edit = volume("")
+    pod, target = PODS / str(POD.uid), Path("/var/lib/target")
+    link = Path(f"{pod}{place}".replace("HASH", Path(edit.source()).name))
+    link.parent.mkdir(parents=True)
+    target.mkdir()
+    link.symlink_to(target)
+    with pytest.raises(Unacceptable, match="is not a directory"):
+        make([edit], lambda: None, is_probe=False)
+    assert list(target.iterdir()) == []

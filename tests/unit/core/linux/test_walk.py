@@ -7,12 +7,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.core.base.errors import Unacceptable
 from hook.core.linux.mountns import open_in_root
-from hook.core.linux.walk import STEPS, PathEscapes, Steps, Walks
+from hook.core.linux.walk import WALK_STEPS, PathEscapes, Steps, Walks
 from unit.shortage import free_descriptors
+
+pytestmark = marks.promise("A container's time and memory grow linearly with each of its lists")
 
 PATHS = [
     *("/", "/a", "/a/b", "/a/b/c", "/a/b/none", "/a/none/none", "/a/file", "/a/file/below", "/a/b/", "//a//b", "a/b/c"),
@@ -39,7 +42,7 @@ def led(walks: Walks, path: str) -> object:
     """Where a path leads: its inode, None if it is missing, or the number of an error."""
     try:
         place = walks.to(path)
-        return os.fstat(walks.fd(place.node)).st_ino if place.is_there else None
+        return os.fstat(walks.fd(place.node)).st_ino if place.exists else None
     except OSError as error:
         return None if error.errno == errno.ENOENT else error.errno
 
@@ -72,13 +75,16 @@ def test_place_is_written_without_links_and_says_what_was_passed(root: int) -> N
     assert place.path == "/a/b/none/more"
     assert [str(node) for node in place.crossed] == ["/", "/to-a", "/a", "/a/up", "/a/b"]
     assert [str(node) for node in place.links] == ["/to-a", "/a/up"]
-    assert not place.is_there
+    assert not place.exists
     with pytest.raises(PathEscapes, match="leads to /dev/null, in a tree"):
         walks.to("/dev/null")
     assert walks.to("/dev/none/../null", everywhere=True).path == "/dev/null"
     walks.close()
 
 
+@marks.hole(
+    "A path with very many directories hid where a device is made", since="0.2.0", fixed="0.3.0", severity="medium"
+)
 def test_paths_in_many_directories_need_few_descriptors(tmp_path: Path) -> None:
     """The agent's other threads need them too, and a path that cannot be looked at is refused."""
     paths = [f"/{number}/null" for number in range(200)]
@@ -114,7 +120,7 @@ def test_long_links_to_many_places_end_at_the_budget(tmp_path: Path) -> None:
     walks = Walks(root, Steps(ask))
     try:
         assert walks.to(paths[0]).path == "/end"
-        with pytest.raises(Unacceptable, match=f"more than {STEPS} steps"):
+        with pytest.raises(Unacceptable, match=f"more than {WALK_STEPS} steps"):
             for path in paths:
                 walks.to(path)
     finally:

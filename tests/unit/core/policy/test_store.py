@@ -6,47 +6,45 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import marks
 import pytest
 
+from hook.compile.in_force import refresh
+from hook.core.base.concealed import KEY
 from hook.core.plan import plan
 from hook.core.policy import store
-from hook.core.policy.compiler import refresh
 from hook.core.policy.model import Policy
-from hook.core.policy.store import SOURCE_LIMIT, Stored, store_path
+from hook.core.policy.store import SOURCE_LIMIT, STORE_FORMAT, Stored
+from unit.stored import Node
 from unit.support import POD, ROOT, container, document
+
+pytestmark = [
+    marks.promise("The compiled policy equals the file, and `policy show` prints it as a policy file"),
+    marks.promise(
+        "A new policy that would refuse every container for a file that the node lacks, and a file that is being "
+        "written, leave the last good policy in force",
+        about="Policy",
+    ),
+]
 
 GOOD = document({"name": "good", "env": [{"name": "A", "value": "1"}]}, exclude={"namespaces": ["kube-system", "ops"]})
 BETTER = document({"name": "better", "env": [{"name": "A", "value": "2"}]})
 BROKEN = GOOD.replace("rules", "rulez")
 
 
-class Node:
-    """A policy file and a store."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self.source = directory / "etc" / "policy.yaml"
-        self.store = directory / "store"
-        self.source.parent.mkdir()
-
-    def load(self) -> Policy:
-        """What a start would get."""
-        return store.load(str(self.source), str(self.store))
-
-    def write(self, text: str) -> None:
-        """An administrator's edit, as editors make it."""
-        new = self.source.with_name("new")
-        new.write_text(text)
-        new.rename(self.source)
-
-    def stored(self) -> Path:
-        """The store's file."""
-        return Path(store_path(str(self.source), str(self.store)))
+@pytest.fixture(autouse=True)
+def compiler_takes_its_time() -> Iterator[None]:
+    """A start kills a compiler after COMPILE_SECONDS. On a loaded machine a good compiler takes longer than that."""
+    before = store.recompiled.__kwdefaults__
+    assert before == {"seconds": store.COMPILE_SECONDS}, "else this fixture does nothing"
+    store.recompiled.__kwdefaults__ = {"seconds": 600.0}
+    yield
+    store.recompiled.__kwdefaults__ = before
 
 
 @pytest.fixture
@@ -54,24 +52,10 @@ def node(root_dir: Path) -> Node:
     return Node(root_dir)
 
 
-def test_broken_file_leaves_what_another_version_compiled(good: Node) -> None:
-    """After a failed upgrade the other version runs on, with its last good policy."""
-    older = good.stored().read_text().replace(f'"format":{store.FORMAT}', '"format":3', 1)
-    good.stored().write_text(older)
-    good.write(BROKEN)
-    refused = good.load()
-    assert "rulez" in refused.missing
-    assert good.stored().read_text() == older
-    good.write(BETTER)
-    assert names(good.load()) == ["better"]
-    assert good.stored().read_text() != older
-
-
 @pytest.fixture
 def good(node: Node) -> Node:
     """A node with a compiled, valid policy."""
     node.write(GOOD)
-    refresh(str(node.source), str(node.store))  # in this process: what `load` does to compile it is tried below
     assert names(node.load()) == ["good"]
     return node
 
@@ -212,7 +196,7 @@ def test_links_that_only_root_can_change_are_followed(node: Node) -> None:
 
 def test_good_edit_is_in_force_at_the_next_start(good: Node) -> None:
     good.write(BETTER)
-    policy = good.load()
+    policy = good.start()
     assert (names(policy), policy.warning) == (["better"], "")
 
 
@@ -235,13 +219,13 @@ def test_source_that_is_trusted_again_is_in_force_again(good: Node) -> None:
 def test_change_is_compiled_once_and_not_per_start(good: Node, text: str) -> None:
     """The compiler puts a new file into the store each time it runs."""
     good.write(text)
-    good.load()
+    good.start()
     made = good.stored().stat()
-    good.load()
-    good.load()
+    good.start()
+    good.start()
     assert (good.stored().stat().st_ino, good.stored().stat().st_ctime_ns) == (made.st_ino, made.st_ctime_ns)
     good.write(BETTER)
-    good.load()
+    good.start()
     assert good.stored().stat().st_ctime_ns != made.st_ctime_ns
 
 
@@ -267,7 +251,7 @@ def test_store_that_cannot_be_used_does_not_stop_a_good_policy(node: Node, obsta
         node.store.mkdir()
         node.store.chmod(0o777)
     for _ in range(2):
-        policy = node.load()
+        policy = node.start()
         assert (names(policy), policy.warning, policy.missing) == (["good"], "", "")
 
 
@@ -276,10 +260,10 @@ def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
     good.store.chmod(0o777)
     planted = good.stored().read_text().replace("good", "evil")
     good.stored().write_text(planted)
-    assert names(good.load()) == ["good"]
+    assert names(good.start()) == ["good"]
     good.stored().write_text(planted)
     good.write(BROKEN)
-    policy = good.load()
+    policy = good.start()
     assert names(policy) == []
     assert "did you mean rules?" in policy.missing
 
@@ -301,7 +285,7 @@ def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
 )
 def test_damaged_store_is_compiled_again(good: Node, damage: Callable[[str], str]) -> None:
     good.stored().write_text(damage(good.stored().read_text()))
-    policy = good.load()
+    policy = good.start()
     assert (names(policy), policy.warning) == (["good"], "")
     assert names(Stored(good.stored().read_text()).policy("", [], "")) == ["good"]
 
@@ -315,17 +299,30 @@ def test_compiler_that_never_ends_is_not_waited_for(
     program.chmod(0o755)
     monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)  # the program is frozen, and is this one
     monkeypatch.setattr(sys, "executable", str(program))
-    stored, why = store.recompiled(str(good.source), str(good.store), [], None, seconds=0.2)
+    stored, why = store.recompiled(str(good.source), str(good.store), key=[], old=None, seconds=0.2)
     assert stored is None
     assert why.endswith(" did not finish in time and was killed")
 
 
+def test_half_of_the_time_is_for_the_lock(good: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    good.write(BETTER)
+    deadlines: list[float] = []
+    monkeypatch.setattr(store, "_lock", lambda _, deadline: deadlines.append(deadline) or -1)
+    monkeypatch.setattr(store.child, "output_of", lambda _, deadline: deadlines.append(deadline) or b"")
+    before = time.monotonic()
+    store.recompiled(str(good.source), str(good.store), key=[], old=None, seconds=5.0)
+    for_the_lock, for_all = deadlines
+    assert for_all - for_the_lock == pytest.approx(2.5)
+    assert before + 5.0 <= for_all <= time.monotonic() + 5.0
+
+
 def test_store_is_for_root_alone(node: Node) -> None:
     node.write(GOOD)
-    node.load()
+    node.start()
     assert node.store.stat().st_mode & 0o777 == 0o700
-    assert node.stored().stat().st_mode & 0o777 == 0o600
-    assert {path.name for path in node.store.iterdir()} == {".lock", node.stored().name}
+    modes = {path.name: path.stat().st_mode & 0o777 for path in node.store.iterdir()}
+    name = node.stored().name.removesuffix(f".{STORE_FORMAT}.json")
+    assert modes == dict.fromkeys([".lock", KEY, node.stored().name, f"{name}.text", f"{name}.json"], 0o600)
 
 
 def test_a_file_that_can_change_and_keep_its_times_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,6 +358,13 @@ def lacking(path: Path, mode: str = "Enforce", **spec: Any) -> str:
     """BETTER, with a mount of this file for every container."""
     mount = {"hostPath": str(path), "mountPath": "/etc/ssl/ca.crt"}
     return document({"name": "better", "mounts": [mount]}, mode=mode, **spec)
+
+
+def test_a_policy_with_a_directory_for_each_pod_is_not_held_back(good: Node) -> None:
+    """The pod that comes has its own; which, nobody knows before."""
+    good.write(lacking(good.directory / "$(pod.uid)" / "ca.crt"))
+    taken = good.load()
+    assert (names(taken), taken.warning) == (["better"], "")
 
 
 def test_a_policy_that_would_refuse_every_container_is_held_back_until_its_files_are_there(good: Node) -> None:
@@ -446,7 +450,7 @@ def test_a_value_file_in_a_directory_that_others_can_write_to_counts_once_they_c
 
 def test_the_first_policy_takes_force_whatever_the_node_lacks(node: Node) -> None:
     node.write(lacking(node.directory / "ca.crt"))
-    assert names(node.load()) == ["better"]
+    assert names(node.start()) == ["better"]
 
 
 YAML = """\
@@ -463,27 +467,31 @@ spec:
 """
 
 
+@marks.hole(
+    "An unfinished copy of the policy took force, with fewer rules", since="0.1.0", fixed="0.4.0", severity="low"
+)
 def test_a_file_that_is_being_written_is_not_taken_before_it_is_closed(good: Node) -> None:
     good.write(YAML)
-    assert names(good.load()) == ["one", "two"]
+    assert names(good.start()) == ["one", "two"]
     prefix = YAML[: YAML.index("  - name: two")]
     with good.source.open("w") as writer:
         writer.write(prefix)
         writer.flush()
-        held = good.load()
+        held = good.start()
         assert names(held) == ["one", "two"]
         assert "is being written" in held.warning
-    assert names(good.load()) == ["one"], "a whole file, as far as anything tells"
+    assert names(good.start()) == ["one"], "a whole file, as far as anything tells"
 
 
 def test_a_file_that_is_being_written_is_no_first_policy(node: Node) -> None:
     with node.source.open("w") as writer:
         writer.write(YAML)
         writer.flush()
-        assert "is being written" in node.load().missing
-    assert names(node.load()) == ["one", "two"]
+        assert "is being written" in node.start().missing
+    assert names(node.start()) == ["one", "two"]
 
 
+@marks.hole("An unfinished copy of the policy took force, with fewer rules")
 def test_a_writer_that_dies_inside_a_line_changes_nothing(good: Node) -> None:
     good.write(YAML)
     good.load()

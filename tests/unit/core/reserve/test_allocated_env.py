@@ -8,25 +8,56 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook.core.container.identity import Identity
-from hook.core.decide import Done
+from hook.core.verdict import Verdict
 from unit.allocated import NAME, UID, Node, ours, spec
 from unit.kubelet import checkpoint, entry
 from unit.ownmachine import Machine, audited
 from unit.support import POD, case, document, lines
 
+pytestmark = marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
+
 VISIBLE = {"name": "VISIBLE", "valueFrom": {"deviceAllocation": {"default": "void"}}}
 GPU = {"name": "gpu", "env": [VISIBLE]}
 EVERY = {"name": "every", "deviceAllocations": {"env": True}}
-INIT = Identity("containerd", True, "team-a", "web-1", UID, "init", ("container",))
+INIT = Identity("containerd", True, namespace="team-a", pod="web-1", uid=UID, container="init", types=("container",))
 
 
 def default(value: str | None) -> dict[str, Any]:
     """A rule with a default."""
     origin = {} if value is None else {"default": value}
     return {"name": "gpu", "env": [{"name": "VISIBLE", "valueFrom": {"deviceAllocation": origin}}]}
+
+
+PLUGINS = "/var/lib/kubelet/device-plugins"
+
+
+def test_kubelets_root_does_not_move_the_checkpoint(root_dir: Path, machine: Machine) -> None:
+    """kubelet has it in PLUGINS whatever --root-dir is. Another one, of a copied directory, counts without that."""
+    node = Node(root_dir, default("void"))
+    kubelets = machine.file(f"{PLUGINS}/kubelet_internal_checkpoint", checkpoint(ours(envs={"VISIBLE": "GPU-1"})))
+    assert node.env("VISIBLE=all") == ["VISIBLE=GPU-1"]
+    node.allocate(ours(envs={"VISIBLE": "GPU-2"}))
+    assert node.env("VISIBLE=all") == ["VISIBLE=GPU-1"]
+    kubelets.unlink()
+    assert node.env("VISIBLE=all") == ["VISIBLE=GPU-2"]
+
+
+def test_a_checkpoint_that_a_plugins_kubelet_lacks_is_not_nothing_allocated(root_dir: Path, machine: Machine) -> None:
+    node = Node(root_dir, default("void"))
+    machine.file(f"{PLUGINS}/kubelet.sock")
+    assert node.env("VISIBLE=all") == ["VISIBLE=void"], "no plugin has registered"
+    machine.file(f"{PLUGINS}/nvidia-gpu.sock")
+    path = f"{PLUGINS}/kubelet_internal_checkpoint"
+    assert node.decide(spec(env=["VISIBLE=all"])).refusal() == (
+        f"rule gpu: kubelet's device checkpoint {path} is missing, and the device plugin of nvidia-gpu.sock runs; "
+        "restart kubelet if this stays so"
+    )
+    machine.file(f"{PLUGINS}/kubelet_internal_checkpoint", checkpoint())
+    assert node.env("VISIBLE=all") == ["VISIBLE=void"]
 
 
 CHECKPOINTS: dict[str, list[dict[str, Any]] | None] = {
@@ -173,6 +204,22 @@ def test_name_that_only_the_cdi_spec_sets_is_allocated_too(root_dir: Path, cdi: 
     assert node.env("OWN=4", "OWN=all") == ["OWN=4", "VISIBLE=void"]
 
 
+def test_a_device_that_an_annotation_names_counts_like_one_in_the_field(root_dir: Path, cdi: str) -> None:
+    """NVIDIA's `cdi-annotations`. Each rule reads the same of both answers."""
+    rule = {"name": "gpu", "env": [{**VISIBLE, "name": name} for name in ("VISIBLE", "OWN")]}
+    for answer in (
+        {"cdi_devices": [{"name": cdi}]},
+        {"annotations": {"cdi.k8s.io/plugin": cdi}},
+        {"annotations": {"cdi.k8s.io/a": "w/nic=1", "cdi.k8s.io/b": f"w/nic=0,{cdi}"}},
+    ):
+        for rules in ([rule], [EVERY], [default("none"), EVERY]):
+            node = Node(root_dir, *rules)
+            node.allocate(ours(envs={"VISIBLE": "GPU-4"}, **answer))
+            assert sorted(node.env("OWN=4", "VISIBLE=GPU-4", "VISIBLE=void")) == ["OWN=4", "VISIBLE=void"]
+    node.allocate(ours(annotations={"other.k8s.io/x": cdi}))
+    assert sorted(Node(root_dir, rule).env("OWN=4")) == ["OWN=void", "VISIBLE=void"]
+
+
 def test_cdi_spec_of_other_devices_says_nothing(root_dir: Path, cdi: str) -> None:
     node = Node(root_dir, default("none"))
     for names in ([], [{"name": cdi + "0"}], [{"name": "w/gpu=4"}]):
@@ -219,14 +266,14 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
     assert failing.refusal().startswith(f"rule gpu: {reason}")
     assert "rule every: " in failing.refusal()
     assert "rule others" not in failing.refusal()
-    event = case("runtime", "0a", failing.policy).event(failing, Done()) or {}
+    event = case("runtime", "0a", failing.policy).event(failing, Verdict()) or {}
     assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
     assert [error["rule"] for error in event["errors"]] == ["gpu", "every"]  # type: ignore[attr-defined]  # a JSON object
     assert reason in event["errors"][0]["message"]  # type: ignore[index]  # a JSON object
     ignoring = Node(root_dir, GPU, others, EVERY, failurePolicy="Ignore").decide(spec(env=["VISIBLE=all"]))
     assert ignoring.refusal() == ""
     assert [edit.describe()["name"] for edit in ignoring.edits] == ["A"]
-    told = case("runtime", "0a", ignoring.policy).event(ignoring, Done()) or {}
+    told = case("runtime", "0a", ignoring.policy).event(ignoring, Verdict()) or {}
     assert told["event"] == "container.error"
 
 
@@ -235,8 +282,8 @@ def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) ->
     truncated(node.allocate(ours()))  # is not even looked at
     for identity in (
         Identity("podman", False, types=("container",)),
-        Identity("containerd", True, "n", "p", UID, None, ("sandbox",)),
-        Identity("containerd", True, "n", "p", None, None, ("sandbox",)),
+        Identity("containerd", True, namespace="n", pod="p", uid=UID, container=None, types=("sandbox",)),
+        Identity("containerd", True, namespace="n", pod="p", uid=None, container=None, types=("sandbox",)),
     ):
         assert node.env("VISIBLE=all", identity=identity) == ["VISIBLE=void"]
 
@@ -244,8 +291,14 @@ def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) ->
 @pytest.mark.parametrize(
     ("identity", "unknown"),
     [
-        (Identity("containerd", True, "n", "p", None, "app", ("container",)), "the pod's UID"),
-        (Identity("containerd", True, "n", "p", UID, None, ("container",)), "the container's name"),
+        (
+            Identity("containerd", True, namespace="n", pod="p", uid=None, container="app", types=("container",)),
+            "the pod's UID",
+        ),
+        (
+            Identity("containerd", True, namespace="n", pod="p", uid=UID, container=None, types=("container",)),
+            "the container's name",
+        ),
     ],
 )
 def test_container_of_unknown_identity_is_undecided_and_never_given_a_default(
@@ -255,7 +308,7 @@ def test_container_of_unknown_identity_is_undecided_and_never_given_a_default(
     node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
     decided = node.decide(spec(env=["VISIBLE=all"]), identity)
     assert decided.refusal() == f"rule gpu: {unknown} is unknown, so its device allocation is too"
-    assert decided.edits == ()
+    assert decided.edits == []
 
 
 def test_relative_kubelet_root_is_an_error_of_the_policy() -> None:
@@ -267,6 +320,7 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(root_dir: Pa
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
         node = Node(root_dir, rule)
+        (root_dir / "device-plugins").mkdir(exist_ok=True)
         with audited("open") as opened:
             node.decide(spec())
         paths = [path for _, (path, *_) in opened if str(path).startswith(str(root_dir))]

@@ -6,11 +6,16 @@ import os
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
+from hook.core.container import oci
+from hook.core.container.oci import Mount
 from hook.core.reserve.devices import PlaceDevice
 from unit.allocated import Node, ours, spec
 from unit.support import bind
+
+pytestmark = marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
 
 MOUNTS = {"name": "mounts", "deviceAllocations": {"mounts": True}}
 DEVICES = {"name": "devices", "deviceAllocations": {"devices": True}}
@@ -27,8 +32,8 @@ def plugin(container_path: str = "/plugin", host_path: str = "/etc", read_only: 
     return {"container_path": container_path, "host_path": host_path, "read_only": read_only}
 
 
-def destinations(mounts: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(mount["source"], mount["destination"]) for mount in mounts]
+def destinations(mounts: list[Mount]) -> list[tuple[str, str]]:
+    return [(mount.source, mount.destination) for mount in mounts]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +56,7 @@ def test_allocated_mount_is_the_last_thing_mounted_at_its_path(
     node.allocate(ours(mounts=[plugin()]))
     mounts = node.correct(spec(mounts=there)).mounts
     assert [":".join(pair) for pair in destinations(mounts)] == wanted
-    assert mounts[-1] == (PLUGINS if PLUGINS in there else PLACED)
+    assert mounts[-1].oci == (PLUGINS if PLUGINS in there else PLACED)
 
 
 @pytest.mark.parametrize("rule", [MOUNTS, {"name": "env", "deviceAllocations": {"env": True}}])
@@ -61,7 +66,7 @@ def test_writable_mounts_stay_writable_and_only_a_rule_for_mounts_puts_them_back
     node = Node(root_dir, rule)
     node.allocate(ours(mounts=[plugin(read_only=False)]))
     mounts = node.correct(spec()).mounts
-    assert [mount["options"] for mount in mounts] == ([["rbind", "rprivate", "rw"]] if rule is MOUNTS else [])
+    assert [mount.options for mount in mounts] == ([["rbind", "rprivate", "rw"]] if rule is MOUNTS else [])
 
 
 @pytest.mark.parametrize(
@@ -74,11 +79,30 @@ def test_mount_as_an_engine_wrote_it_is_no_conflict_and_stays_as_it_is(root_dir:
     node.allocate(ours(mounts=[plugin()]))
     mount = {**PLUGINS, "options": options}
     assert node.decide(spec(mounts=[mount])).is_empty()
-    assert node.correct(spec(mounts=[mount, bind("/a")])).mounts == [bind("/a"), mount]
+    assert oci.objects(node.correct(spec(mounts=[mount, bind("/a")])).mounts) == [bind("/a"), mount]
     other = {**mount, "options": [*options, "noexec"]}
     for conflicting in (bind("/plugin"), other):
         complaint = "rule mounts: mount /plugin is reserved and /plugin was mounted"
         assert node.decide(spec(mounts=[mount, conflicting])).refusal() == complaint
+
+
+@pytest.mark.parametrize(("read_only", "allowed"), [(False, True), (True, False)])
+def test_a_volume_above_a_plugins_writable_mount_stays(root_dir: Path, read_only: bool, allowed: bool) -> None:
+    """HAMi's /tmp/vgpulock in a pod with an emptyDir at /tmp: what the container may write needs no protection."""
+    node = Node(root_dir, MOUNTS)
+    node.allocate(ours(mounts=[plugin("/tmp/vgpulock", read_only=read_only)]))
+    mine = {**PLUGINS, "destination": "/tmp/vgpulock", "options": ["rbind", "rprivate", "ro" if read_only else "rw"]}
+    target = spec(mounts=[bind("/tmp"), mine])
+    if allowed:
+        assert node.decide(target).is_empty()
+        assert destinations(node.correct(spec(mounts=[bind("/tmp")])).mounts) == [
+            ("/pod", "/tmp"),
+            ("/etc", "/tmp/vgpulock"),
+        ]
+        shared = {**bind("/tmp"), "options": ["rbind", "rshared", "rw"]}
+        assert "/tmp is a volume above" in node.decide(spec(mounts=[shared, mine])).refusal()
+    else:
+        assert "/tmp is a volume above the reserved mount /tmp/vgpulock" in node.decide(target).refusal()
 
 
 def test_docker_leaves_rw_out(root_dir: Path) -> None:
@@ -115,7 +139,7 @@ def test_two_that_want_different_mounts_at_one_path_are_both_named(root_dir: Pat
     node.allocate(ours("1", mounts=[plugin()]), ours("2", resource="b/nic", mounts=[plugin(host_path="/usr")]))
     assert node.decide(spec()).refusal() == "rule mounts: wants another mount at /plugin than example.com/gpu 1"
     node.allocate(ours("1", mounts=[plugin()]), ours("2", resource="b/nic", mounts=[plugin()]))
-    assert node.correct(spec()).mounts == [PLACED]
+    assert oci.objects(node.correct(spec()).mounts) == [PLACED]
 
 
 def test_where_a_mount_comes_from_is_in_the_edit(root_dir: Path) -> None:
@@ -131,7 +155,7 @@ def test_where_a_mount_comes_from_is_in_the_edit(root_dir: Path) -> None:
 def test_nothing_is_mounted_where_a_rule_says_absent(root_dir: Path, path: str) -> None:
     there = [bind("/a"), bind(path), bind("/run"), bind("/run/asking")]
     node = Node(root_dir, CLOSED)
-    assert node.correct(spec(mounts=there)).mounts == [bind("/a"), bind("/run"), bind("/run/asking")]
+    assert oci.objects(node.correct(spec(mounts=there)).mounts) == [bind("/a"), bind("/run"), bind("/run/asking")]
     denied = Node(root_dir, {**CLOSED, "onConflict": "Deny"})
     assert denied.decide(spec(mounts=there)).refusal() == (
         f"rule closed: mount /run/ask is reserved and {path} was mounted"
@@ -144,11 +168,16 @@ def test_what_the_plugin_mounted_there_stays_and_allow_below_lets_through(root_d
     node = Node(root_dir, rule, MOUNTS)
     node.allocate(ours(mounts=[plugin("/run/ask/GPU-4", "/dev/null")]))
     allocated = {**PLUGINS, "destination": "/run/ask/GPU-4", "source": "/dev/null"}
-    assert node.correct(spec(mounts=[allocated, bind("/run/ask/ok/x")])).mounts == [allocated, bind("/run/ask/ok/x")]
+    assert oci.objects(node.correct(spec(mounts=[allocated, bind("/run/ask/ok/x")])).mounts) == [
+        allocated,
+        bind("/run/ask/ok/x"),
+    ]
     assert node.decide(spec(mounts=[allocated, bind("/run/ask/all", "/dev/null")])).refusal() == (
         "rule closed: mount /run/ask is reserved and /run/ask/all was mounted"
     )
-    assert node.correct(spec(mounts=[allocated, bind("/run/ask/GPU-4", "/dev/zero")])).mounts == [allocated]
+    assert oci.objects(node.correct(spec(mounts=[allocated, bind("/run/ask/GPU-4", "/dev/zero")])).mounts) == [
+        allocated
+    ]
 
 
 # -- devices
@@ -173,10 +202,10 @@ def test_allocated_device_is_there_with_its_access(
     node.allocate(ours(devices=[device()]))
     other = {**NULL, "path": "/dev/other"}
     corrected = node.correct(spec(devices=[other, *there], device_rules=rules))
-    [found] = [d for d in corrected.devices if d != other]
-    assert (found["type"], found["major"], found["minor"]) == ("c", 1, 3)
-    assert corrected.device_rules == ([DENY_ALL, ALLOW] if DENY_ALL in rules else [ALLOW])
-    assert other in corrected.devices
+    [found] = [each for each in corrected.devices if each.oci != other]
+    assert found.number == ("c", 1, 3)
+    assert oci.objects(corrected.device_rules) == ([DENY_ALL, ALLOW] if DENY_ALL in rules else [ALLOW])
+    assert other in oci.objects(corrected.devices)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +229,9 @@ def test_access_is_granted_as_the_runtime_reads_the_rules(
     node = Node(root_dir, DEVICES)
     node.allocate(ours(devices=[device()]))
     assert node.decide(spec(devices=[NULL], device_rules=rules)).is_empty() == granted
-    assert node.correct(spec(devices=[NULL], device_rules=rules)).device_rules == rules + [ALLOW] * (not granted)
+    assert node.correct(spec(devices=[NULL], device_rules=rules)).device_rules == oci.device_rules(
+        rules + [ALLOW] * (not granted)
+    )
 
 
 def test_same_node_twice_is_no_deviation(root_dir: Path) -> None:
@@ -228,7 +259,7 @@ def test_the_allocated_node_stays_as_the_engine_wrote_it_when_another_one_goes(r
     node.allocate(ours(devices=[device()]))
     written = {**NULL, "fileMode": 0o640, "uid": 7, "gid": 8}
     for there in ([written, ZERO], [ZERO, written], [written, written, ZERO]):
-        assert node.correct(spec(devices=there)).devices == [written]
+        assert oci.objects(node.correct(spec(devices=there)).devices) == [written]
 
 
 @pytest.mark.users  # as the node's root sees /dev/null
@@ -239,7 +270,7 @@ def test_node_is_looked_up_as_the_engine_does(root_dir: Path) -> None:
     node.allocate(ours(devices=[device(host_path=f"{root_dir}/link"), device("/dev/dir", str(root_dir))]))
     null = os.stat("/dev/null")
     wanted = {**NULL, "fileMode": null.st_mode & 0o777, "uid": null.st_uid, "gid": null.st_gid}
-    assert node.correct(spec()).devices == [wanted]
+    assert oci.objects(node.correct(spec()).devices) == [wanted]
     node.allocate(ours(devices=[device(host_path=f"{root_dir}/gone")]))
     complaint = f"rule devices: allocated device {root_dir}/gone does not exist on this node"
     assert node.decide(spec()).refusal() == complaint
@@ -251,7 +282,7 @@ def test_two_resources_may_share_a_device_but_not_a_path(root_dir: Path) -> None
         node.allocate(
             ours(devices=[device(permissions=one)]), ours(resource="b/x", devices=[device(permissions=other)])
         )
-        assert node.correct(spec(device_rules=[DENY_ALL])).device_rules[1]["access"] == access
+        assert node.correct(spec(device_rules=[DENY_ALL])).device_rules[1].oci["access"] == access
     node.allocate(ours("1", devices=[device()]), ours("2", resource="b/x", devices=[device(host_path="/dev/zero")]))
     assert node.decide(spec()).refusal() == "rule devices: b/x 2 and example.com/gpu 1 differ in /dev/gpu"
 

@@ -6,14 +6,23 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, cast
 
+import marks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.core.base.compare import glob_match, is_pattern
 from hook.core.base.jsontext import Strings, strings_at
+from hook.core.container import oci
+from hook.core.container.oci import Mount
 from hook.core.plan import plan
-from hook.core.reserve import PlaceMount, Reserved, SetEnv
+from hook.core.reserve.devices import DropMount
+from hook.core.reserve.place_mount import PlaceMount
+from hook.core.reserve.reserved_env import Reserved, SetEnv
 from unit.support import bind, container, name_of, policy
+
+pytestmark = marks.promise(
+    "Planning a corrected container again gives no edits, and entries that are not reserved keep their order"
+)
 
 if TYPE_CHECKING:
     from hook.core.container.start import Entries
@@ -90,6 +99,12 @@ def test_bare_entry_counts_as_one_of_its_name() -> None:
     assert edit.before == [None]
 
 
+@marks.hole(
+    "Thousands of env names under an `absent` pattern cost minutes of CPU time",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="low",
+)
 def test_many_names_cost_one_pass() -> None:
     """10,000 names under a pattern once cost minutes. This is bounded by steps, not by a clock."""
     steps = 0
@@ -139,14 +154,15 @@ def test_conflict_is_what_the_container_asked_for_and_never_its_value() -> None:
     assert SetEnv("", "A", "x", ["x", "x"]).conflict() == ""
     assert SetEnv("", "A", "x", ["x", "secret"]).conflict() == "env A is reserved and was set to something else"
     assert SetEnv("", "A", None, ["secret"]).conflict() == "env A must be absent and was set"
-    assert PlaceMount("r", "/m", bind("/m"), frozenset(), []).conflict() == ""
-    assert PlaceMount("r", "/m", bind("/m"), frozenset(), [bind("/m/b"), bind("/m//a")]).conflict() == (
+    assert PlaceMount("r", "/m", Mount(bind("/m")), companions=frozenset(), before=[]).conflict() == ""
+    there = oci.mounts([bind("/m/b"), bind("/m//a")])
+    assert PlaceMount("r", "/m", Mount(bind("/m")), companions=frozenset(), before=there).conflict() == (
         "mount /m is reserved and /m//a, /m/b was mounted"
     )
 
 
 MOUNT: dict[str, Any] = {"hostPath": "/node", "mountPath": "/m/n", "volumesAbove": "Allow"}
-OURS = {"destination": "/m/n", "type": "bind", "source": "/node", "options": ["rbind", "rprivate", "ro"]}
+OURS: oci.Json = {"destination": "/m/n", "type": "bind", "source": "/node", "options": ["rbind", "rprivate", "ro"]}
 
 
 def test_mount_is_not_in_place_where_another_comes_after_it() -> None:
@@ -168,7 +184,7 @@ def test_a_right_mount_goes_behind_all_others_and_that_is_no_edit() -> None:
         target = container(mounts=there).start
         decided = plan(node, container(mounts=there))
         decided.apply(target)
-        assert (decided.is_empty(), target.mounts) == (True, [bind("/a"), OURS])
+        assert (decided.is_empty(), oci.objects(target.mounts)) == (True, [bind("/a"), OURS])
 
 
 def test_more_mounts_at_a_reserved_path_than_anybody_needs_are_refused() -> None:
@@ -181,12 +197,20 @@ def test_more_mounts_at_a_reserved_path_than_anybody_needs_are_refused() -> None
 def test_descriptions_hold_what_an_event_shows() -> None:
     edit = SetEnv("", "A", "x", ["y", None])
     edit.rule = "r"
-    assert edit.describe() == {"rule": "r", "kind": "env", "name": "A", "before": ["y", None], "after": "x"}
+    assert edit.describe() == {"rule": "r", "kind": "env", "name": "A", "before": [{"bytes": 1}, None], "after": "x"}
+    assert SetEnv("", "A", "x", ["x", "x"]).describe()["before"] == ["x", "x"], "the policy's value is no secret"
     assert SetEnv("", "A", None, ["y"]).describe()["after"] is None
-    assert PlaceMount("r", "/m/n", OURS, frozenset(), [bind("/m", "/evil")]).describe() == {
+    assert PlaceMount(
+        "r", "/m/n", Mount(OURS), companions=frozenset(), before=[Mount(bind("/m", "/evil"))]
+    ).describe() == {
         "rule": "r",
         "kind": "mount",
         "name": "/m/n",
         "before": [{"destination": "/m", "source": "/evil"}],
         "after": {"source": "/node", "options": ["rbind", "rprivate", "ro"]},
     }
+
+
+def test_options_of_a_mount_are_not_described() -> None:
+    there = Mount({"destination": "/m", "type": "cifs", "source": "/s", "options": ["password=x"]})
+    assert DropMount("r", "what", there).describe()["before"] == [{"destination": "/m", "source": "/s"}]

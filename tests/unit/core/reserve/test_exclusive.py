@@ -6,9 +6,11 @@ import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from hook.core.container import oci
+from hook.core.container.oci import Mount
 from hook.core.facts import Container, Facts
 from hook.core.facts.exclusive import Devices
 from hook.core.plan import Plan, plan
@@ -65,7 +67,7 @@ def container(target: Any, at: Facts) -> Container:
 
 
 def test_mount_that_the_policy_reserves_is_ours_in_any_spelling() -> None:
-    closed = Closed([], Devices(), container(spec(), Facts()), [bind("/dev/..//gpu")])
+    closed = Closed([], Devices(), container(spec(), Facts()), [Mount(bind("/dev/..//gpu"))])
     assert [closed.is_ours(path) for path in ("/gpu", "/gpu/x", "/other")] == [True, False, False]
 
 
@@ -107,7 +109,7 @@ def decide(*rules: Json, at: Facts | None = None, **fields: Any) -> tuple[Plan, 
 )
 def test_device(there: Json, stays: bool) -> None:
     decided, target = decide(devices=[there])
-    assert target.devices == ([there] if stays else [])
+    assert oci.objects(target.devices) == ([there] if stays else [])
     assert [edit.kind for edit in decided.edits] == ([] if stays else ["device"])
     assert bool(decide(rule(onConflict="Deny"), devices=[there])[0].refusal()) is not stays
 
@@ -137,14 +139,14 @@ def test_device(there: Json, stays: bool) -> None:
 )
 def test_mount(there: Json, stays: bool) -> None:
     _, target = decide(mounts=[bind("/a"), there])
-    assert target.mounts == ([bind("/a"), there] if stays else [bind("/a")])
+    assert oci.objects(target.mounts) == ([bind("/a"), there] if stays else [bind("/a")])
     assert bool(decide(rule(onConflict="Deny"), mounts=[there])[0].refusal()) is not stays
 
 
 def test_the_policys_own_mounts_stay() -> None:
     own = rule(mounts=[{"hostPath": "/dev/nvidia0", "mountPath": "/opt/gpu"}])
     _, target = decide(own, mounts=[bind("/opt/gpu", "/dev/nvidia0")])
-    assert [mount["destination"] for mount in target.mounts] == ["/opt/gpu"]
+    assert [mount.path for mount in target.mounts] == ["/opt/gpu"]
 
 
 ZERO = allow(access="rw", yes=False)
@@ -181,7 +183,7 @@ OTHER = allow(240, 0, yes=False)
 )
 def test_cgroup_rules(rules: list[Json], after: list[Json]) -> None:
     decided, target = decide(devices=[device("/dev/x", minor=8)], device_rules=rules)
-    assert target.device_rules == after
+    assert oci.objects(target.device_rules) == after
     assert [edit.name for edit in decided.edits] == (["linux.resources.devices"] if rules != after else [])
 
 
@@ -196,23 +198,23 @@ def test_systemd_gets_a_list_of_what_is_allowed(first: list[Json]) -> None:
     drivers = [allow(major, None, access="rwm") for major in (1, 10)]
     blocks = {"allow": True, "type": "b", "access": "rwm"}
     single = [allow(*number, access="rwm") for number in ((5, 0), (5, 1), (5, 2), (195, 1), (195, 8))]
-    assert target.device_rules == [DENY_ALL, *drivers, blocks, *single]
+    assert oci.objects(target.device_rules) == [DENY_ALL, *drivers, blocks, *single]
 
 
 @pytest.mark.parametrize("rules", [[], [ALLOW_ALL, allow(5, 5, yes=False)]], ids=["none", "one denied by the engine"])
 def test_rules_that_give_systemd_no_more_than_before(rules: list[Json]) -> None:
     """runc allows nothing without a rule; what the engine denies stays denied."""
     _, target = decide(at=facts(majors=MAJORS), device_rules=rules, **OF_SYSTEMD)
-    assert target.device_rules == [*rules, ZERO, OTHER]
+    assert oci.objects(target.device_rules) == [*rules, ZERO, OTHER]
 
 
 def test_a_device_under_a_closed_name_loses_its_cgroup_rule_unless_it_is_there_under_another() -> None:
     block = allow(7, 3, "b")
     _, target = decide(devices=[device("/dev/nvidia9", "b", 7, 3)], device_rules=[DENY_ALL, block])
-    assert target.device_rules == [DENY_ALL]
+    assert oci.objects(target.device_rules) == [DENY_ALL]
     both = [device("/dev/nvidia9", "b", 7, 3), device("/dev/xvda", "b", 7, 3)]
     _, target = decide(devices=both, device_rules=[DENY_ALL, block])
-    assert (target.devices, target.device_rules) == (both[1:], [DENY_ALL, block])
+    assert (oci.objects(target.devices), oci.objects(target.device_rules)) == (both[1:], [DENY_ALL, block])
 
 
 @pytest.mark.parametrize("with_device", [True, False], ids=["a device", "a mount of a device"])
@@ -304,15 +306,16 @@ def kernel(rules: list[Json], kind: str, major: int, minor: int) -> set[str]:
 
 @examples(300)
 @given(cgroup_rules, devices)
+@example([DENY_ALL, allow(195, None, "c", "r"), allow(None, None, "c", "r", False)], [])
 def test_no_rules_let_a_closed_device_be_opened_nor_close_what_was_open(rules: list[Json], there: list[Json]) -> None:
     decided, target = decide(devices=there, device_rules=rules)
     assert decided.refusal() == ""
     for number in (("c", 195, 0), ("c", 240, 0)):
-        assert kernel(target.device_rules, *number) == set()
-    assert kernel(target.device_rules, *OURS) == kernel(rules, *OURS)
+        assert kernel(oci.objects(target.device_rules), *number) == set()
+    assert kernel(oci.objects(target.device_rules), *OURS) == kernel(rules, *OURS)
     for entry in target.devices:
-        number = entry["type"], entry["major"], entry["minor"]
-        assert kernel(target.device_rules, *number) == kernel(rules, *number)
+        number = entry.oci["type"], entry.oci["major"], entry.oci["minor"]
+        assert kernel(oci.objects(target.device_rules), *number) == kernel(rules, *number)
 
 
 def several(count: int) -> tuple[Plan, Any]:
@@ -327,8 +330,8 @@ def several(count: int) -> tuple[Plan, Any]:
 
 def test_each_device_gets_one_rule() -> None:
     _, target = several(50)
-    given = [rule for rule in target.device_rules if rule["allow"] and rule["major"] == 7]
-    assert len(given) <= 2 * 50
+    given = [rule for rule in oci.objects(target.device_rules) if rule["allow"] and rule["major"] == 7]
+    assert len(given) <= 2 * 50 + 1, "one of the container's own is for all of the type"
 
 
 def calls(count: int) -> int:
@@ -381,11 +384,65 @@ def test_devices_that_stay_keep_the_access_that_the_rules_give_in_their_order(
     stays = [device("/dev/a", major=7, minor=0), device("/dev/b", major=195, minor=1)]
     first, target = decide(device_rules=list(rules), devices=stays)
     for number in ((7, 0), (195, 1)):
-        assert access(target.device_rules, number) == access(rules, number)
+        assert access(oci.objects(target.device_rules), number) == access(rules, number)
     if first.edits:
-        assert access(target.device_rules, (195, 0)).isdisjoint("rw")
+        assert access(oci.objects(target.device_rules), (195, 0)).isdisjoint("rw")
 
 
 def test_an_exclusive_device_is_looked_for_in_the_container_too() -> None:
     """A link of the image, or a mount of a directory, can lead to one."""
     assert decide()[0].is_seen_in_the_container()
+
+
+# -- a CDI spec that cannot be read: which devices are of its kind is not known
+
+UNREAD = "CDI spec /etc/cdi/v.json: it is writable by others; correct or remove the file"
+FREE = [allow(1, 3, access="rwm"), allow(136, None, access="rwm"), allow(None, None, access="m")]
+
+
+def unread(*rules: Json, **fields: Any) -> list[str]:
+    """Why a container cannot be decided about, on such a node."""
+    fields = {"device_rules": [DENY_ALL, *FREE], **fields}
+    target = spec(**fields)
+    found = plan(policy(*(rules or (rule(),))), container(target, facts(unread={"v/gpu": UNREAD})))
+    return [str(error) for error in found.errors]
+
+
+def test_a_spec_that_cannot_be_read_refuses_no_container_that_opens_no_device() -> None:
+    assert unread() == []
+    assert unread(device_rules=[DENY_ALL, *FREE, allow(*OURS[1:])], devices=[device("/dev/nvidia1", minor=1)]) == []
+    assert unread(mounts=[bind("/srv/allocated"), bind("/data")]) == []
+    assert unread(annotations={"cdi.k8s.io/x": "w/nic=0"}) == []
+    assert unread(rule("/dev/nvidia*"), device_rules=[]) == [], "a rule that names no CDI kind"
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"devices": [device("/dev/npu0", major=240, minor=7)]}, "device /dev/npu0"),
+        ({"device_rules": [ALLOW_ALL]}, "its cgroup rules"),
+        ({"device_rules": []}, "its cgroup rules"),
+        ({"device_rules": [DENY_ALL, allow(240, 7, access="r")]}, "its cgroup rules"),
+        ({"device_rules": [DENY_ALL, allow(240, None)]}, "its cgroup rules"),
+        ({"device_rules": [DENY_ALL, allow(None, 3)]}, "its cgroup rules"),
+        ({"device_rules": [DENY_ALL, allow(1, 3), allow(1, 3, "b")]}, "its cgroup rules"),
+        ({"annotations": {"cdi.k8s.io/x": "w/nic=0,v/gpu=0"}}, "annotation cdi.k8s.io/x"),
+        ({"annotations": {"nvidia.cdi.k8s.io/pod": "v/gpu=0"}}, "annotation nvidia.cdi.k8s.io/pod"),
+    ],
+)
+def test_what_may_be_for_a_device_of_it_is_undecided(fields: Json, what: str) -> None:
+    assert unread(**fields) == [f"rule gpu: {UNREAD}; {what} may be for a device of it"]
+
+
+def test_the_hook_finds_what_others_added_for_it() -> None:
+    at = facts(unread={"v/gpu": UNREAD})
+    decided = plan(policy(rule()), container(spec(device_rules=[DENY_ALL]), at))
+    assert decided.exclusive is not None
+    assert decided.is_seen_in_the_container()
+    for number, path, refused in (
+        (("c", 240, 7), "/dev/npu0", True),
+        (("c", 1, 3), "/dev/null", False),
+        (OURS, "/dev/nvidia1", False),
+    ):
+        assert (decided.exclusive.rule_for(number, path) is not None) is refused
+    assert decided.exclusive.path(("c", 240, 7)) == f"a device, of which nothing is known ({UNREAD})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ from hook.core.container.start import Start
 from hook.core.facts import Container
 from hook.core.linux.volumes import make
 from hook.core.plan import Plan, plan
+from hook.core.policy.model import select
+from hook.ops.policy.show import effective
 from unit.core.linux.node import Stop, stop
 from unit.ownmachine import Machine
-from unit.support import POD, document, policy, problems
+from unit.support import POD, WithPolicy, document, policy, problems
 
 CACHE = {"mountPath": "/cache", "emptyDir": {}}
 MEMORY = {"mountPath": "/cache", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}
@@ -88,7 +91,9 @@ def test_it_is_writable_and_has_no_devices_and_no_set_user_id_programs() -> None
 
 @pytest.mark.parametrize("uid", [None, "", ".", "..", "../x", "a/b"])
 def test_without_a_known_pod_failure_policy_decides(uid: str | None) -> None:
-    identity = Identity("containerd", True, "team-a", "web-1", uid, "app", ("container",), "i")
+    identity = Identity(
+        "containerd", True, namespace="team-a", pod="web-1", uid=uid, container="app", types=("container",), image="i"
+    )
     assert "it is unknown whose this container is" in decided(rule(CACHE), identity=identity).refusal()
     assert not decided(rule(CACHE), identity=identity, failurePolicy="Ignore").refusal()
     assert "unknown whose" in decided(rule(CACHE), identity=Identity("ambiguous", None)).refusal()
@@ -134,3 +139,54 @@ def test_no_reserved_mount_is_in_one_that_other_containers_write_to(upper: dict[
     lower = {"mountPath": "/cache/ca", "hostPath": "/etc"}
     assert "mount /cache is a volume above the reserved mount /cache/ca" in decided(rule(upper, lower)).refusal()
     assert not decided(rule(upper, {**lower, "volumesAbove": "Allow"})).refusal()
+
+
+OWN = {"hostPath": "/run/ca/$(pod.uid)/certs", "mountPath": "/etc/ssl/certs"}
+
+
+def test_a_host_path_with_the_uid_is_that_of_the_pod() -> None:
+    assert source(rule(OWN)) == "/run/ca/1-2-3/certs"
+    store = decided({"name": "r", "trust": {"bundle": "/run/ca/$(pod.uid)"}})
+    assert {"/run/ca/1-2-3/live/certs", "/run/ca/1-2-3/live/extracted"} <= {edit.source() for edit in store.mounts}
+
+
+@pytest.mark.parametrize("policy_for_failures", ["Fail", "Ignore"])
+def test_a_host_path_with_the_uid_needs_a_proven_pod(policy_for_failures: str) -> None:
+    """No `failurePolicy` lets a container start without it: its author may have caused that nothing proves it."""
+    for identity in (Identity("unknown", None, uid="1-2-3"), Identity("containerd", True, uid="..")):
+        refusal = decided(rule(OWN), identity=identity, failurePolicy=policy_for_failures).refusal()
+        assert "nothing proves whose this container is" in refusal
+    refusal = decided(rule(OWN), identity=Identity("podman", False)).refusal()
+    assert "this container has no pod; give the rule a match with namespaces" in refusal
+
+
+def test_a_node_without_the_pods_directory_refuses_it(root_dir: Path) -> None:
+    own = {**OWN, "hostPath": f"{root_dir}/$(pod.uid)/certs"}
+    for more, text in (({}, f"hostPath {root_dir}/1-2-3/certs for mount"), ({"onMissingSource": "Skip"}, "")):
+        in_force = policy(rule({**own, **more}))
+        facts = WithPolicy(in_force).facts(in_force, POD, select(in_force, POD), "")
+        refusal = plan(in_force, Container(POD, Start([], []), facts)).refusal()
+        assert (text in refusal) == bool(refusal or not text), refusal
+        assert bool(refusal) == bool(text)
+    (root_dir / "1-2-3/certs").mkdir(parents=True)
+    in_force = policy(rule(own))
+    facts = WithPolicy(in_force).facts(in_force, POD, select(in_force, POD), "")
+    assert facts.directories == {f"{root_dir}/1-2-3/certs"}
+
+
+def test_a_host_path_with_the_uid_is_shown_as_it_is_written() -> None:
+    [shown] = effective(policy(rule(OWN)))["spec"]["rules"][0]["mounts"]
+    assert (shown["hostPath"], shown["onMissingSource"]) == (OWN["hostPath"], "Fail")
+
+
+@pytest.mark.parametrize("path", ["/run/ca-$(pod.uid)", "/run/$(pod.uid).d/x"])
+def test_the_uid_is_a_whole_name_of_the_path(path: str) -> None:
+    [problem] = problems(document(rule({**OWN, "hostPath": path})))
+    assert "$(pod.uid) must be a whole name between two slashes" in problem.message
+    assert problem.severity == "error"
+
+
+def test_what_nothing_expands_is_a_warning_still() -> None:
+    assert problems(document(rule(OWN))) == []
+    [problem] = problems(document(rule({**OWN, "hostPath": "/run/$(pod.name)"})))
+    assert "nothing expands $(pod" in problem.message

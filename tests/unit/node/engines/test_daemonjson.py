@@ -18,6 +18,34 @@ def test_empty_file_has_no_settings(content: bytes) -> None:
 
 
 @pytest.mark.parametrize(
+    ("content", "wanted"),
+    [
+        (
+            '{"runtimes": {"a": {"path": "/a"}}, "debug": false, "runtimes": {"b": {"path": "/b"}}}',
+            {"a": "/a", "b": "/b"},
+        ),
+        ('{"runtimes": {"a": {"path": "/a"}}, "runtimes": {"a": {"path": "/b"}}}', {"a": "/b"}),
+        ('{"runtimes": {"a": {"path": "/a"}, "a": {"runtimeArgs": ["x"]}}}', {"a": None}),
+        ('{"runtimes": {"a": {"path": "/a", "path": "/b"}}}', {"a": "/b"}),
+        ('{"runtimes": {"a": {"path": "/a"}}, "runtimes": null}', {"a": "/a"}),
+        ('{"runtimes": null}', {}),
+        ('{"runtimes": {"a": null}}', {"a": None}),
+        ('{"runtimes": {"a": {"path": null, "runtimeType": "x", "options": null}}}', {"a": None}),
+    ],
+)
+def test_what_stands_twice_or_is_null_is_read_as_go_does(content: str, wanted: dict[str, str | None]) -> None:
+    """dockerd's own answer to the first one: both runtimes (20.10)."""
+    runtimes = parse(content.encode(), PATH).get("runtimes", {})
+    assert {name: entry.get("path") for name, entry in runtimes.items()} == wanted
+
+
+def test_what_is_null_has_its_default() -> None:
+    assert "default-runtime" not in parse(b'{"default-runtime": null, "debug": null}', PATH)
+    assert parse(b'{"default-runtime": "a", "default-runtime": "b"}', PATH) == {"default-runtime": "b"}
+    assert parse(b'{"features": {"x": true}, "features": {"y": true}}', PATH) == {"features": {"x": True, "y": True}}
+
+
+@pytest.mark.parametrize(
     ("content", "complaint"),
     [
         (b'{\n  "a": 1,\n}', f"{PATH}:3:1: "),

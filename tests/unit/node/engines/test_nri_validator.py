@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import marks
 import pytest
 
 from hook.node.engines.base import HOOK, NRI, RUNTIME, Choice
 from hook.node.engines.nri_validator import Validator
 from unit.support import policy
+
+pytestmark = marks.promise(
+    "An engine with a validator requires the plugin, and starts no container without it", about="NRI"
+)
 
 VALIDATOR = Validator(("plugins", "nri", "default_validator"), "enable", "required_plugins", "tolerate")
 ENABLE, REQUIRED = ((*VALIDATOR.table, key) for key in ("enable", "required_plugins"))

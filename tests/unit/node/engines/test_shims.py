@@ -8,7 +8,7 @@ from pathlib import Path
 from hook.node.engines.shims import preexisting_pods, users
 from hook.node.systemd import option
 
-DISPATCHER = "/usr/local/sbin/reassert-runc"
+DISPATCHER = "/opt/reassert/reassert-runc"
 
 
 def bundle(state: Path, name: str, **files: str) -> None:

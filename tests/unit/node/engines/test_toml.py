@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.node.engines.toml import Key, decode, edit, encode, get, put
 from hook.node.errors import NodeError
+
+pytestmark = marks.promise(
+    "With any configuration of an engine, only the intended settings change, or install says why not"
+)
 
 RUNTIMES: Key = ("plugins", "io.containerd.grpc.v1.cri", "containerd", "runtimes")
 BINARY = (*RUNTIMES, "runc", "options", "BinaryName")
@@ -124,19 +128,17 @@ def _line(key: str, value: object) -> str:
     return f"{_quoted(key)} = {str(value).lower()}\n"
 
 
-def test_what_lies_there_is_the_edit_if_it_has_the_lines_and_the_values(tmp_path: Path) -> None:
+def test_what_lies_there_is_the_edit_if_it_has_the_lines_and_the_values() -> None:
     """As the last install, or an older version, has written it: its own spelling stays."""
-    file = tmp_path / "config.toml"
-    settings: dict[Key, object] = {BINARY: "/usr/local/sbin/reassert-runc"}
-    edited = edit(USUAL, str(file), settings)
-    spelt = edited.replace('"/usr/local/sbin/reassert-runc"', "'/usr/local/sbin/reassert-runc'")
+    settings: dict[Key, object] = {BINARY: "/opt/reassert/reassert-runc"}
+    edited = edit(USUAL, "f", settings)
+    spelt = edited.replace('"/opt/reassert/reassert-runc"', "'/opt/reassert/reassert-runc'")
     assert spelt != edited
     for there, wanted in (
         (spelt, spelt),
-        (spelt.replace("sbin", "bin"), edited),
+        (spelt.replace("opt", "srv"), edited),
         (spelt.replace("# Ask Mary", "# Ask Joe"), edited),
         (spelt + "disabled_plugins = []\n", edited),
         ("no TOML", edited),
     ):
-        file.write_text(there)
-        assert edit(USUAL, str(file), settings) == wanted
+        assert edit(USUAL, "f", settings, there.encode()) == wanted

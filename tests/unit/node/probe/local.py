@@ -1,4 +1,4 @@
-"""A Starter whose containers are processes, for the tests of what `node verify` makes of what it saw."""
+"""A Starter whose containers are processes, for the tests of what `verify` makes of what it saw."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 from hook.core.container.identity import CONTAINER, Identity
 from hook.core.policy.model import Policy
+from hook.inside.process import ContainerGone
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe.starter import (
     MARKER,
     NOTHING_MORE,
-    ContainerGone,
     Extra,
     Marks,
     NotStarted,
@@ -30,7 +30,7 @@ POLICY = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"nam
 RUNC = Handler("runc", "/usr/sbin/runc", ("runtime",))
 BARE = Handler("bare", "/usr/sbin/runc", ())
 KATA = Handler("kata", "", ())
-ENGINE: Any = SimpleNamespace(title="containerd 2.1")
+ENGINE: Any = SimpleNamespace(name="containerd", title="containerd 2.1")
 
 Env = dict[str, str]
 

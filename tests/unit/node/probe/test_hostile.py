@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from hook.core.container.identity import CONTAINER, EPHEMERAL, INIT, Identity
+from hook.core.container.identity import CONTAINER, Identity
 from hook.core.policy.model import Rule
 from hook.node.probe import hostile
 from unit.support import policy
 
-PROBE = Identity("containerd", True, "default", "p", "1", "probe", (CONTAINER, INIT, EPHEMERAL), "pause:3.9")
+PROBE = Identity(
+    "containerd", True, namespace="default", pod="p", uid="1", container="probe", types=(CONTAINER,), image="pause:3.9"
+)
 BARE = Identity("podman", False, types=(CONTAINER,), image="localhost/x:1")
 VALUE = [{"name": "A", "value": "a"}]
 
@@ -43,6 +45,17 @@ def test_what_a_device_plugin_would_set_is_overridden_where_a_default_is_reserve
 def test_a_pattern_gets_a_name_that_it_covers() -> None:
     pattern = {"name": "N_*_?", "absent": True}
     assert hostile.env(rules({"env": [pattern]})) == [("N_REASSERT_X", "reassert-verify-pod")]
+
+
+def test_a_value_that_is_not_allowed_is_tried_and_one_that_is_proves_nothing() -> None:
+    env = [
+        {"name": "A", "oneOf": ["a"], "else": "b"},
+        {"name": "B", "pattern": "b*", "default": "b"},
+        {"name": "C", "oneOf": ["c"], "else": "Deny"},
+        {"name": "D", "pattern": "reassert-*"},
+    ]
+    assert dict(hostile.env(rules({"env": env}))) == dict.fromkeys("ABC", "reassert-verify-pod")
+    assert [*dict(hostile.env(rules({"env": env}), gentle=True))] == ["A"]
 
 
 def test_gently_nothing_is_asked_for_that_can_only_be_refused() -> None:
@@ -114,8 +127,8 @@ UNSURE = "whether it matches a test container depends on what the adapter can se
         ({"images": ["pause:*"], "ifUnknown": "Skip"}, UNSURE),
         ({"images": ["app:*"]}, UNSURE),
         ({"containerTypes": ["container", "init", "ephemeral"]}, ""),
-        ({"containerTypes": ["init"]}, UNSURE),
-        ({"containerTypes": ["sandbox"]}, "containerTypes container|init|ephemeral is not sandbox"),
+        ({"containerTypes": ["init"]}, "containerTypes container is not init"),
+        ({"containerTypes": ["sandbox"]}, "containerTypes container is not sandbox"),
         ({"podSelector": {"matchLabels": {"a": "b"}}}, UNSURE),
         ({"podSelector": {"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}}, ""),
     ],

@@ -17,9 +17,10 @@ from unit.node.probe.local import POLICY, Env, Make, keep, protect
 def again(local: Make, wired: str, *changes: Callable[[Env], Env]) -> list[str]:
     """The remarks about a handler whose exec'ed processes are exposed."""
     handler, starter = Handler("crun", "/usr/bin/crun", (wired,)), local(*changes)
-    engine: Any = SimpleNamespace(handlers=lambda *_: [handler], starter=lambda _: starter)
+    engine: Any = SimpleNamespace(starter=lambda _: starter)
+    config: Any = SimpleNamespace(handlers=lambda _: [handler])
     wiring = Wiring()
-    Proof(engine, POLICY, wiring).after(None)
+    Proof(engine, POLICY, wiring).after(config)
     return wiring.remarks
 
 

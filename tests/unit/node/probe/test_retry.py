@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
+from hook.inside.process import ContainerGone
 from hook.node.errors import NodeError
 from hook.node.probe.cri import READY, CallFailed, message
 from hook.node.probe.device_attempt import DeviceAttempt, try_attempt
 from hook.node.probe.pods import LABEL, PodStarter
 from hook.node.probe.report import EXPOSED, PROTECTED, UNTRIED
-from hook.node.probe.starter import ContainerGone, Extra, NotStarted, Unsupported
+from hook.node.probe.starter import Extra, NotStarted, Unsupported
 from unit.node.probe.local import RUNC, Local, Make, found, keep, protect
 from unit.ownmachine import Machine
 
@@ -90,7 +91,7 @@ def test_a_container_without_devices_that_ended_meanwhile_shows_nothing(
         return [] if starter.end_at("devices") else ["its cgroup gives rw access to /dev/nvidia0"]
 
     # The process would have to end between two system calls of the look.
-    monkeypatch.setattr("hook.node.probe.observe.reached", reached)
+    monkeypatch.setattr("hook.inside.observe.reached", reached)
     closed: Any = object()
     assert try_attempt(DeviceAttempt("device"), RUNC, starter, closed).result == EXPOSED
     assert starter.started == 3
@@ -157,7 +158,7 @@ def test_a_pod_that_was_ended_before_its_container_started_is_no_broken_runtime(
 def test_who_ended_a_container_that_has_no_pid(
     pod_starter: Callable[[Engine], PodStarter], engine: Engine, raised: type[Exception], said: str
 ) -> None:
-    with pytest.raises(NodeError, match=said) as caught:
+    with pytest.raises(raised, match=said) as caught:
         pod_starter(engine).start("runc")
     assert type(caught.value) is raised
 

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import marks
 import pytest
 
 from hook.node.probe.starter import MARKER, Process
@@ -30,6 +31,9 @@ def pid(found: tuple[int, list[str]] | None) -> int:
     return found[0] if found and f"{MARKER}={TOKEN}" in found[1] else 0
 
 
+@marks.hole(
+    "A command line without an end took all memory of `audit`, `doctor`, `status` and its timer, and of `install`"
+)
 @pytest.mark.users
 def test_a_process_that_is_not_in_the_container_is_not_looked_at() -> None:
     """It may make who reads its environment wait for ever, and with it the ones that are read beside it."""

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook import __version__
@@ -19,7 +20,7 @@ from hook.core.policy.model import Policy
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe.report import Report
-from hook.node.probe.starter import MARKER, Marks, abandoned, clear_marks, new_token, scratch, traces
+from hook.node.probe.starter import MARKER, Marks, Unsupported, abandoned, clear_marks, new_token, scratch, traces
 from hook.node.probe.verify import NothingToVerify, examine, probe, verify
 from unit.node.probe.local import (
     BARE,
@@ -39,8 +40,15 @@ from unit.node.probe.local import (
 )
 from unit.ownmachine import Machine
 from unit.support import policy
+from unit.terminal import terminal
 
-pytestmark = pytest.mark.root
+pytestmark = [
+    pytest.mark.root,
+    marks.promise(
+        "`verify` starts hostile containers, tries every way to a closed device, and reports `protected` only for"
+        " parts that were tried"
+    ),
+]
 
 
 def test_what_was_put_back_is_protected(local: Make) -> None:
@@ -123,19 +131,53 @@ def test_an_exec_that_cannot_be_tried_is_not_called_protected(local: Make) -> No
     assert found(local(protect, cannot)) == ("protected", said, "not tried")
 
 
+def test_where_no_command_executes_anything_the_first_process_counts(local: Make) -> None:
+    """A RUN step of a build. Its start is tried once: the agent cannot be told to leave one of two alone."""
+
+    def cannot(_env: Env) -> Env:
+        raise Unsupported("no command executes a program in a RUN step")
+
+    starter = local(protect, cannot)
+    starter.marks.unmarked.add(RUNC.name)
+    [finding], _ = examine([RUNC], POLICY, starter, agent=True)
+    said = ["put back: 2 env", "no command executes a program in a RUN step"]
+    assert (finding.result, finding.saw, finding.executed, finding.ways) == ("protected", said, "", {})
+    assert (reported(starter, POLICY)[0]["notTried"], reported(starter, POLICY)[1]) == ([], 0)
+
+
+def test_a_handler_that_this_node_cannot_try_is_said_and_is_no_error(local: Make) -> None:
+    """docker has no buildx here, so no build is tried."""
+
+    def lacks(_env: Env) -> Env:
+        raise Unsupported("docker has no buildx on this node")
+
+    [finding], _ = examine([RUNC], POLICY, local(lacks))
+    [other], _ = examine([BARE], POLICY, local(protect))
+    report = Report(ENGINE, POLICY, [finding, other], {})
+    assert "not there" in report.as_table()
+    assert report.absent() == {"handler/runc": "docker has no buildx on this node"}
+    assert report.status() == 0
+
+
 def test_after_a_refusal_the_rest_is_tried(local: Make) -> None:
     refused = "reassert: refused x: rule ca: INSECURE was set"
     assert found(local(refuse)) == ("protected", [refused, "put back: 1 env; in exec too"], "protected")
 
 
+@marks.hole(
+    "`verify` passed where no container started, or a part was not tried",
+    since="0.1.0",
+    fixed="0.2.0",
+    severity="low",
+)
 def test_a_refusal_is_no_protection_where_an_innocent_container_is_refused_too(
     local: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     refused = "a container that overrides nothing does not start: reassert: refused x: rule ca: hostPath /ca.crt "
     assert found(local(refuse_everything)) == ("starts nothing", [f"{refused}does not exist"], "")
-    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "table") == 1
-    assert capsys.readouterr().out.endswith("result     starts nothing: runc\n")
-    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "json", ["*"]) == 1
+    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "table").status() == 1
+    assert capsys.readouterr().out.startswith("result     starts nothing: runc\n")
+    assert verify(ENGINE, [RUNC], POLICY, local(refuse_everything), "json", ["*"]).status() == 1
     assert json.loads(capsys.readouterr().out)["protected"] is False
 
 
@@ -180,15 +222,15 @@ def test_one_that_somebody_ends_is_tried_again(local: Make) -> None:
 
 
 def test_a_virtual_machines_handler_is_not_called_protected(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table") == 1
+    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table").status() == 1
     output = capsys.readouterr().out
     assert "kata       -        not tried  it calls no OCI runtime of this node; --adapter nri reaches it" in output
-    assert output.endswith("result     not tried: handler/kata (--except PART accepts that)\n")
-    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table", ["handler/kata"]) == 0
+    assert output.startswith("result     not tried: handler/kata (--except PART accepts that)\n")
+    assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table", ["handler/kata"]).status() == 0
     output = capsys.readouterr().out
-    assert output.endswith("result     every handler is protected; not tried, and accepted: handler/kata\n")
-    assert verify(ENGINE, [KATA], POLICY, local(protect), "table", ["handler/kata"]) == 1
-    assert capsys.readouterr().out.endswith("result     no handler calls an OCI runtime of this node\n")
+    assert output.startswith("result     every handler is protected; not tried, and accepted: handler/kata\n")
+    assert verify(ENGINE, [KATA], POLICY, local(protect), "table", ["handler/kata"]).status() == 1
+    assert capsys.readouterr().out.startswith("result     no handler calls an OCI runtime of this node\n")
 
 
 def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
@@ -196,13 +238,13 @@ def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
 ) -> None:
     team = {"name": "team", "match": {"namespaces": ["a"]}, "env": [{"name": "B", "value": "b"}]}
     given = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}, team)
-    assert verify(ENGINE, [RUNC], given, local(protect), "table") == 1
+    assert verify(ENGINE, [RUNC], given, local(protect), "table").status() == 1
     output = capsys.readouterr().out
     assert "not tried  rule/team: namespaces: the test container is not in a pod\n" in output
     assert "every handler is protected" not in output
-    assert verify(ENGINE, [RUNC], given, local(protect), "json", ["rule/other"]) == 1
+    assert verify(ENGINE, [RUNC], given, local(protect), "json", ["rule/other"]).status() == 1
     assert json.loads(capsys.readouterr().out)["protected"] is False
-    assert verify(ENGINE, [RUNC], given, local(protect), "json", ["rule/*"]) == 0
+    assert verify(ENGINE, [RUNC], given, local(protect), "json", ["rule/*"]).status() == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["protected"], report["notTried"]) == (
         True,
@@ -210,23 +252,24 @@ def test_a_rule_that_was_not_tried_is_an_exception_that_has_to_be_named(
     )
 
 
+@marks.hole("`verify` passed where no container started, or a part was not tried")
 def test_an_exec_that_was_not_tried_is_an_exception_that_has_to_be_named(
     local: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def cannot(_env: Env) -> Env:
         raise NodeError("the image has no command that could be executed in the container")
 
-    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table") == 1
+    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table").status() == 1
     assert "result     not tried: exec/runc " in capsys.readouterr().out
-    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table", ["exec/runc"]) == 0
+    assert verify(ENGINE, [RUNC], POLICY, local(protect, cannot), "table", ["exec/runc"]).status() == 0
 
 
 def test_an_engine_beside_is_named(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    beside = ["docker 20.10.24 is not wired: reassert node verify --engine docker"]
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "table", beside=beside) == 0
-    line = "beside     docker 20.10.24 is not wired: reassert node verify --engine docker"
-    assert capsys.readouterr().out.splitlines()[1] == line
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", beside=beside) == 0
+    beside = ["docker 20.10.24 is not wired: reassert verify --engine docker"]
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "table", beside=beside).status() == 0
+    line = "beside     docker 20.10.24 is not wired: reassert verify --engine docker"
+    assert capsys.readouterr().out.splitlines()[2] == line
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", beside=beside).status() == 0
     assert json.loads(capsys.readouterr().out)["enginesBeside"] == beside
 
 
@@ -236,17 +279,23 @@ def test_the_exit_status_is_that_of_the_worst_handler(local: Make, capsys: pytes
         return (protect if starter.started <= 3 else keep)(env)
 
     starter = local(by_turns, protect)
-    assert verify(ENGINE, [RUNC, BARE], POLICY, starter, "table") == 1
+    assert verify(ENGINE, [RUNC, BARE], POLICY, starter, "table").status() == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "engine     containerd 2.1"
-    assert lines[3] == "HANDLER    WIRED    RESULT         SEEN"
-    assert lines[4] == "runc       runtime  protected      put back: 2 env; in exec too"
-    assert lines[5].startswith("bare       -        not protected  env CA is ")
-    assert lines[-1] == "result     not protected: bare"
+    assert lines[:2] == ["result     not protected: bare", "engine     containerd 2.1"]
+    assert lines[4] == "HANDLER    WIRED    RESULT         SEEN"
+    assert lines[5] == "runc       runtime  protected      put back: 2 env; in exec too"
+    assert lines[6].startswith("bare       -        not protected  env CA is ")
+
+
+def test_the_report_fits_a_terminal(local: Make) -> None:
+    with terminal() as shown:
+        assert verify(ENGINE, [RUNC, KATA], POLICY, local(protect), "table").status() == 1
+    assert next(text for text in shown if "…" not in text).startswith("result "), "after its progress"
+    assert 40 < max(map(len, shown)) <= 80
 
 
 def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json") == 0
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json").status() == 0
     report = json.loads(capsys.readouterr().out)
     assert report.pop("policy")["path"] == "policy.yaml"
     assert [report.pop(name) for name in ("node", "version")] == [os.uname().nodename, __version__]
@@ -269,8 +318,20 @@ def test_the_report_for_programs(local: Make, capsys: pytest.CaptureFixture[str]
         "notTried": [],
         "notThere": [],
         "enginesBeside": [],
+        "unreadable": [],
         "remountable": [],
         "protected": True,
+        "exitStatus": 0,
+        "findings": [
+            {
+                "severity": "ok",
+                "part": "handler/runc",
+                "text": "handler runc: protected: put back: 2 env; in exec too",
+                "remedy": "",
+                "place": "",
+                "engine": "containerd",
+            }
+        ],
         "nothingToVerify": None,
     }
 
@@ -281,7 +342,7 @@ def test_a_rule_in_audit_mode_beside_enforced_ones_is_not_untried(
     enforced = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}, {"name": "INSECURE", "absent": True}]}
     staged = policy(enforced, {"name": "tried", "mode": "Audit", "env": [{"name": "B", "value": "1"}]})
     assert staged.mode == "Mixed"
-    assert verify(ENGINE, [RUNC], staged, local(protect), "json") == 0
+    assert verify(ENGINE, [RUNC], staged, local(protect), "json").status() == 0
     assert json.loads(capsys.readouterr().out)["rulesNotTried"] == []
 
 
@@ -296,12 +357,12 @@ def test_without_a_rule_for_it_there_is_nothing_to_verify(local: Make) -> None:
 def test_nothing_to_verify_is_neither_protected_nor_not(local: Make, capsys: pytest.CaptureFixture[str]) -> None:
     audit = policy({"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}, mode="Audit")
     why = "the mode of policy.yaml is Audit, nothing is enforced"
-    assert verify(ENGINE, [RUNC], audit, local(protect), "json") == 3
+    assert verify(ENGINE, [RUNC], audit, local(protect), "json").status() == 3
     report = json.loads(capsys.readouterr().out)
     assert (report["protected"], report["nothingToVerify"]) == (False, why)
     assert [(entry["result"], entry["saw"]) for entry in report["handlers"]] == [("not tried", [why])]
-    assert verify(ENGINE, [RUNC], audit, local(protect), "table") == 3
-    assert capsys.readouterr().out.endswith(f"result     nothing to verify: {why}\n")
+    assert verify(ENGINE, [RUNC], audit, local(protect), "table").status() == 3
+    assert capsys.readouterr().out.startswith(f"result     nothing to verify: {why}\n")
 
 
 def test_a_rule_that_removes_every_env_leaves_nothing_to_know_a_process_by(local: Make) -> None:
@@ -391,7 +452,7 @@ def test_an_agent_that_answers_nothing_is_said(
     [finding], _ = examine([RUNC], POLICY, local(protect), agent=True)
     assert finding.ways == {"warm": "not tried", "cold": "protected"}
     assert finding.saw[-1].startswith(f"no start was warm: {', '.join(sorted(reasons))}; ")
-    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", accepted, agent=True) == status
+    assert verify(ENGINE, [RUNC], POLICY, local(protect), "json", accepted, agent=True).status() == status
     report = json.loads(capsys.readouterr().out)
     assert report["protected"] is (status == 0)
     assert [part["part"] for part in report["notTried"]] == ([] if reasons == ["mount"] else ["warm/runc"])

@@ -7,25 +7,26 @@ from typing import Any
 
 import pytest
 
+from hook.core.base.finding import ERROR
 from hook.core.facts import Container
 from hook.core.plan import Plan, plan
-from hook.core.reserve import Reserved
+from hook.core.reserve.reserved_env import Reserved
 from hook.entry.write_spec import Decision, stamp
-from hook.ops.audit.inventory import Running
-from hook.ops.audit.judge import INSIDE, Difference, Judge, actual, has_mount
-from hook.ops.audit.process import Process
+from hook.inside.containers import Running
+from hook.inside.process import Process
+from hook.ops.audit.judge import INSIDE, Difference, Judge, Why, actual, has_mount
 from unit.support import POD, bind, policy, spec
 
 CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 CONTAINER = Running("0a", os.getpid(), 0, "/bundle", "", 0.0)
-WHY = "created without reassert"
+WHY = Why(ERROR, "past it", "created without reassert")
 
 
 def judged(has: list[str], *rules: dict[str, Any], **fields: Any) -> tuple[Judge, Plan, Any, list[Decision | None]]:
     """A judge and the plan for a container whose process has this env. The last: what it was told of create."""
     told: list[Decision | None] = []
 
-    def why(_: Running, created: Decision | None) -> str:
+    def why(_: Running, created: Decision | None) -> Why:
         told.append(created)
         return WHY
 
@@ -52,33 +53,50 @@ def differences(has: list[str], *rules: dict[str, Any], **fields: Any) -> list[D
     ],
 )
 def test_env_of_the_process_counts_and_config_json_says_why(
-    env: list[str], configured: list[str], found: list[tuple[str, str]]
+    env: list[str], configured: list[str], found: list[tuple[str, Why]]
 ) -> None:
     told = differences(env, CA, env=configured)
-    assert [(d.rule, d.kind, d.name, d.why) for d in told] == [("ca", "env", "CA", why) for _, why in found]
+    assert [(d.rule, d.kind, d.name, d.why) for d in told] == [("ca", "env", "CA", why.text) for _, why in found]
     assert all(("is missing" in d.message) == (not env) for d in told)
     assert all("/x" not in d.message for d in told), "no value is shown"
+
+
+@pytest.mark.parametrize(
+    ("has", "configured", "why"),
+    [
+        ("/b", "/ca.pem", None),  # a process may have another allowed value than its container
+        ("/x", "/b", INSIDE),
+        ("/x", "/x", WHY),
+        ("/b", "/x", None),
+    ],
+)
+def test_a_process_with_an_allowed_value_does_not_differ(has: str, configured: str, why: Why | None) -> None:
+    allowed = {"name": "ca", "env": [{"name": "CA", "oneOf": ["/ca.pem", "/b"], "else": "/ca.pem"}]}
+    told = differences([f"CA={has}"], allowed, env=[f"CA={configured}"])
+    assert [(d.message, d.why) for d in told] == (
+        [("env CA was set to a value that is not allowed", why.text)] if why else []
+    )
 
 
 def test_what_else_differs_was_so_at_create() -> None:
     rule = {"name": "r", "annotations": [{"name": "gpu.example/*", "absent": True}]}
     [found] = differences([], rule, annotations={"gpu.example/mine": "1"})
-    assert (found.rule, found.kind, found.name, found.why) == ("r", "annotation", "gpu.example/mine", WHY)
+    assert (found.rule, found.kind, found.name, found.why) == ("r", "annotation", "gpu.example/mine", WHY.text)
     assert "gpu.example/mine" in found.message
 
 
 def test_refusal_is_told_once_and_with_what_create_decided() -> None:
-    decision = stamp({}, Reserved({"CA": "/older"}, []), "older")
+    decision = stamp({}, Reserved({"CA": "/older"}, []), fingerprint="older")
     judge, decided, started, told = judged(["CA=/x"], {**CA, "onConflict": "Deny"}, env=["CA=/x"], annotations=decision)
     assert decided.denials
-    assert judge.denied(CONTAINER, started, decided, []) == [], "the edit says it"
+    assert judge.denied(CONTAINER, started, decided) == [], "the edit says it"
     with Process(os.getpid()) as process:
         assert len(judge.differences(CONTAINER, started, decided, process)) == 1
     assert [created and created.policy for created in told] == ["older"]
     alone = {"name": "alone", "sharedProcesses": "Refuse"}
     linux = {"namespaces": [{"type": "pid", "path": "/proc/1/ns/pid"}]}
     judge, decided, started, told = judged([], alone, linux=linux, annotations={"reassert/decision": "{"})
-    assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided, [])] == [("alone", WHY)]
+    assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided)] == [("alone", WHY.text)]
     assert told == [None], "a pod wrote that annotation"
 
 

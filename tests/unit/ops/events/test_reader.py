@@ -12,12 +12,18 @@ import time
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook.core.base.logfile import append
 from hook.ops.events import reader
 from hook.ops.events.reader import Tail, follow, read
 from unit.support import ROOT
+
+pytestmark = marks.promise(
+    "`events` and `report` read the log with its rotated files, and miss no line under a crash loop",
+    about="Events and metrics",
+)
 
 
 def line(number: int, **more: Any) -> bytes:

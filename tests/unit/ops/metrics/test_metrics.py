@@ -15,24 +15,37 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import marks
 import pytest
 from pip._vendor.certifi import where
 
+from hook.compile.in_force import refresh
 from hook.core.base.errors import Usage
 from hook.core.base.logfile import append
-from hook.core.metrics import NoMetrics
-from hook.core.policy.compiler import refresh
-from hook.node import wired
-from hook.node.probe import report
+from hook.node import kept
+from hook.node.kept import AUDIT_SECONDS, Audited, Container, Verified, Wiring
 from hook.node.services import check_directory
-from hook.ops.audit import drift
 from hook.ops.metrics import service
 from hook.ops.metrics.log import LogCounter
 from hook.ops.metrics.node import NodeState, expiries
 from hook.ops.metrics.prometheus import Metrics
+from hook.resident import oplog
+from hook.resident.metrics import NoMetrics
 from unit.ops.events.support import CA, DENIED, NVIDIA, event
 from unit.ops.metrics.support import samples
 from unit.support import ROOT, document
+
+pytestmark = [
+    marks.promise(
+        "Every five minutes an audit compares the running containers with the policy, whatever the adapters; "
+        "without a look there is no sample"
+    ),
+    marks.promise(
+        "Metrics count starts of every adapter; dashboard and alerts use metrics that exist, and one silent node "
+        "is an alert",
+        about="Events and metrics",
+    ),
+]
 
 BUNDLE = Path(where())
 
@@ -62,7 +75,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
         event("would-deny", "a", 11, tried=True, applied=True, edits=[CA], denials=[{**DENIED, "mode": "Audit"}]),
         event("drifted", "a", 8, adapter="audit", differences=[{"rule": "gpu", "kind": "env", "name": "N"}]),
         event("denied", "a", 9, probe=True, denials=[DENIED]),
-        {"event": "policy.held", "adapter": "precreate", "start": "cold"},
+        {"event": "policy.held", "adapter": "hook", "start": "cold"},
         {"event": "agent.ended", "adapter": "agent"},
         {"event": "container.edited", "adapter": "evil", "edits": 7},
     )
@@ -79,7 +92,7 @@ def test_every_adapters_starts_edits_and_refusals_are_counted(root_dir: Path) ->
     assert starts("runtime", "audited", "warm") == 4
     assert starts("runtime", "failed", "warm") == 1
     assert starts("nri", "adjusted", "") == 1
-    assert starts("precreate", "unchanged", "cold") == 1
+    assert starts("hook", "unchanged", "cold") == 1
     assert sum(value for name, value in found.items() if name.startswith("reassert_containers_total")) == 10
     edits = {name: value for name, value in found.items() if name.startswith("reassert_edits_total")}
     assert edits == {
@@ -147,6 +160,16 @@ def authorities() -> list[float]:
     return sorted(ssl.cert_time_to_seconds(str(found["notAfter"])) for found in context.get_ca_certs())
 
 
+def keep(store: Path, **parts: Any) -> None:
+    """What the node remembers."""
+
+    def change(now: kept.Kept) -> None:
+        for name, value in parts.items():
+            setattr(now, name, value)
+
+    kept.change(change, str(store))
+
+
 def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> None:
     metrics = Metrics()
     assert any(name.startswith("reassert_build_info{version=") for name in samples(metrics))
@@ -157,10 +180,10 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     assert samples(metrics)["reassert_policy_held_back"] == 1, "never compiled"
     assert samples(metrics).keys() & unseen == unseen - DRIFT
     refresh(str(policy), str(root_dir / "store"))
-    report.record_result("containerd", 1, ["rule/*"], str(root_dir / "store"))
-    report.record_result("docker", 0, [], str(root_dir / "store"))
-    looked = [int(time.time()), {"containerd": {"runc": 0}, "docker": {"reassert": 1}}, ["docker"]]
-    (root_dir / "store" / wired.FILE).write_text(json.dumps(looked))
+    now = int(time.time())
+    wiring = Wiring(now, {"containerd": {"runc": 0}, "docker": {"reassert": 1}}, {"docker": now})
+    verified = {"containerd": Verified(now, 1, ["rule/*"]), "docker": Verified(now, 0)}
+    keep(root_dir / "store", wiring=wiring, verified=verified)
     state.refresh()
     found = samples(metrics)
     (info,) = [name for name in found if name.startswith("reassert_policy_info")]
@@ -172,12 +195,12 @@ def test_policy_age_held_edit_and_last_verify(policy: Path, root_dir: Path) -> N
     ]
     assert found['reassert_verify_exit_status{engine="containerd"}'] == 1
     assert abs(found['reassert_verify_timestamp_seconds{engine="docker"}'] - time.time()) < 60
-    kept = root_dir / "store" / drift.FILE
-    kept.write_text(json.dumps([int(time.time()), 3, 1, []]))
+    containers = {str(number): Container("drifted") for number in range(3)} | {"3": Container("unknown")}
+    keep(root_dir / "store", audited=Audited(now, containers=containers))
     state.refresh()
     assert {name: samples(metrics)[name] for name in DRIFT} == dict(zip(sorted(DRIFT), (3, 1), strict=True))
-    for when in (time.time() - drift.SECONDS - 1, time.time() + 3600):
-        kept.write_text(json.dumps([int(when), 3, 1, []]))
+    for when in (now - AUDIT_SECONDS - 1, now + 3600):
+        keep(root_dir / "store", audited=Audited(when, containers=containers))
         state.refresh()
         assert not DRIFT & samples(metrics).keys()
     policy.write_text("spec: [")
@@ -290,7 +313,17 @@ def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path) -> Non
             [sys.executable, "-c", command, address, str(directory)], env={"PYTHONPATH": path}, stderr=subprocess.PIPE
         )
         assert running.stderr
-        assert b"Address already in use" in running.stderr.readline()
+        lines: list[bytes] = []
+
+        def line(words: bytes) -> bytes:
+            """The line with these words. Of two threads either may be the first to say something."""
+            while not (found := [each for each in lines if words in each]):
+                assert running.stderr
+                lines.append(running.stderr.readline())
+                assert lines[-1], lines
+            return found[0]
+
+        line(b"Address already in use")
         assert running.poll() is None
     try:
         host, port = address.split(":")
@@ -304,7 +337,8 @@ def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path) -> Non
             except ConnectionRefusedError:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-        said = running.stderr.readline()
+        line(b"event=metrics.served")
+        said = line(str(directory).encode())
         directory.mkdir()
         while not (directory / service.FILE).exists():
             assert time.monotonic() < deadline
@@ -321,5 +355,6 @@ def test_an_address_in_use_delays_the_agents_metrics_only(tmp_path: Path) -> Non
 def serve(address: str, directory: str) -> None:
     """The agent's part of it, in a process of its own."""
     service._COUNT = service._WRITE = 0.2
+    oplog.configure(oplog.LOGFMT, None, True)
     service.start(options(Path(directory).parent, metrics=address, textfile=directory), False, True)
     time.sleep(60)

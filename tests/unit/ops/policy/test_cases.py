@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import marks
 import pytest
 
-from unit.support import CONTAINERD, ROOT, called, config, document
+from unit.support import CONTAINERD, ROOT, called, config, document, reassert
+
+pytestmark = marks.promise("`policy test` runs a pod as kubelet and the engine make it", about="Policy")
 
 POD = """kind: Pod
 metadata: {name: web, namespace: team-a}
@@ -31,6 +34,11 @@ LABELLED = {
     "match": {"podSelector": {"matchLabels": {"a": "b"}}, "ifUnknown": "Skip"},
     "env": [{"name": "L", "value": "1"}],
 }
+ALLOWED = {
+    "name": "allowed",
+    "match": {"namespaces": ["allowed"]},
+    "env": [{"name": "LEVEL", "oneOf": ["low", "high"], "else": "low"}],
+}
 FROM_FILE = {"name": "file", "match": {"namespaces": ["f"]}, "env": [{"name": "F", "valueFrom": {"file": "/f"}}]}
 DENY = {
     "name": "deny",
@@ -45,7 +53,7 @@ class Suite:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        (directory / "policy.yaml").write_text(document(RULE, LABELLED, FROM_FILE, DENY, mode="Audit"))
+        (directory / "policy.yaml").write_text(document(RULE, LABELLED, ALLOWED, FROM_FILE, DENY, mode="Audit"))
         (directory / "pod.yaml").write_text(POD)
         found = config(["CA=/mine"], annotations=CONTAINERD)
         (directory / "config.json").write_text(json.dumps(found))
@@ -98,11 +106,23 @@ def test_refusal_is_expected_by_a_part_of_its_text(suite: Suite) -> None:
     assert suite.failures({"env": {}}, namespace="deny") == [f"refused: {text}"]
 
 
+def test_a_value_that_is_not_allowed_is_replaced(suite: Suite) -> None:
+    for given, wanted in (("LEVEL=top", "low"), ("LEVEL=high", "high"), ("OTHER=", None)):
+        expect = {"env": {"LEVEL": wanted}}
+        assert suite.failures(expect, namespace="allowed", image={"env": [given]}) == []
+        assert suite.failures(expect, namespace="allowed", image={"env": [given]}, adapter="nri") == []
+
+
 def test_labels_and_adapter_decide_which_rules_match(suite: Suite) -> None:
     assert suite.failures({"env": {"L": None}}) == []
     assert suite.failures({"env": {"L": "1"}}, labels={"a": "b"}, adapter="runtime") == []
 
 
+@marks.promise(
+    "`explain POD.yaml` and `policy test` judge as each adapter, or as the one that is named, and fail where "
+    "they differ",
+    about="Decision",
+)
 def test_without_an_adapter_each_one_must_do_what_is_expected(suite: Suite) -> None:
     """The NRI plugin cannot remove env, and a hook cannot set it."""
 
@@ -118,6 +138,12 @@ def test_without_an_adapter_each_one_must_do_what_is_expected(suite: Suite) -> N
     assert failures({"refusal": True}, adapter="hook") == []
     (suite.directory / "pod.yaml").write_text(POD.replace("env: [{name: CA, value: /mine}]", "env: []"))
     assert failures({"env": {"CA": "/ca.pem"}}) == []  # without the wrapper, from base_runtime_spec
+
+
+def test_base_runtime_spec_has_the_default_of_an_allocation(suite: Suite) -> None:
+    allocated = {"name": "GPU", "valueFrom": {"deviceAllocation": {"default": "void"}}}
+    (suite.directory / "policy.yaml").write_text(document({"name": "gpu", "env": [allocated]}))
+    assert suite.failures({"env": {"GPU": "void"}}, adapter="hook") == []
 
 
 def test_facts_of_the_node_are_given_and_not_read_here(suite: Suite) -> None:
@@ -136,7 +162,7 @@ def test_config_json_is_an_input_too_and_the_report_names_rules_without_a_case(s
     [result] = json.loads(out)["tests"][0]["results"]
     assert (status, result["passed"], result["rules"]) == (0, True, ["ca"])
     _, out, _ = suite.run(case, output="table")
-    assert "no case for: by-label, file, deny" in out
+    assert "no case for: by-label, allowed, file, deny" in out
     assert "1 passed, 0 failed" in out
 
 
@@ -177,20 +203,88 @@ def test_examples_pass_and_a_directory_without_cases_does_not(root_dir: Path) ->
     assert (done.returncode, "no reassert-test.yaml in this directory" in done.stderr) == (1, True)
 
 
+@marks.promise(
+    "`explain POD.yaml` and `policy test` judge as each adapter, or as the one that is named, and fail where "
+    "they differ"
+)
 def test_explain_shows_each_container_of_a_pod(suite: Suite) -> None:
-    text = POD.replace("spec:\n", "spec:\n  initContainers: [{name: i}]\n")
+    """An init container and an ephemeral one cannot be distinguished; a sidecar is an app container."""
+    text = POD.replace("spec:\n", "spec:\n  initContainers: [{name: i}, {name: s, restartPolicy: Always}]\n")
     (suite.directory / "pod.yaml").write_text(text)
     where = (str(suite.directory / "pod.yaml"), "--policy", str(suite.directory / "policy.yaml"))
     done = called("explain", *where, "-o", "json", "--adapter", "runtime")
     assert done.returncode == 0, done.stderr
-    init, container = json.loads(done.stdout)
-    assert (init["container"]["types"], container["container"]["types"]) == (["init"], ["container"])
+    init, sidecar, container = json.loads(done.stdout)
+    assert init["container"]["types"] == ["init", "ephemeral"]
+    assert sidecar["container"]["types"] == container["container"]["types"] == ["container"]
     assert "env CA" in [f"{edit['kind']} {edit['name']}" for edit in container["edits"]]
     table = called("explain", *where, "--adapter", "nri")
-    assert (table.returncode, table.stdout.count("\nresult")) == (0, 2)
+    assert (table.returncode, table.stdout.count("result  ")) == (0, 3)
     (suite.directory / "policy.yaml").write_text(document({"name": "ca", "env": RULE["env"]}))
-    each = called("explain", *where)
+    each = called("explain", *where, "--adapter", "all")
     told = [" ".join(line.split()) for line in each.stdout.splitlines() if line.startswith(("adapter", "result"))]
-    assert told[:4] == ["adapter runtime, nri, hook", *(told[1], told[2]), "result started corrected"], each.stdout
-    assert (each.returncode, each.stderr) == (1, "reassert: the adapters decide differently; name one with --adapter\n")
+    assert told[1:3] == ["adapter runtime, nri, hook", "result started corrected"], each.stdout
+    assert (each.returncode, each.stderr) == (1, ""), "the hook alone cannot set env"
+    one = called("explain", *where)
+    assert (one.returncode, one.stdout.count("result  ")) == (0, 3), "the adapter of `install`"
     assert called("explain", *where, "-o", "diff").returncode == 2
+
+
+RENDERED = """kind: SecurityContextConstraints
+volumes: ['*']
+---
+kind: Deployment
+metadata: {name: web, namespace: shop}
+spec: {template: {spec: {containers: [{name: web, env: [{name: CA, valueFrom: {secretKeyRef: {name: s, key: k}}}]}]}}}
+---
+kind: List
+items:
+- {kind: Pod, metadata: {name: worker}, spec: {containers: [{name: worker, envFrom: [{configMapRef: {name: m}}]}]}}
+"""
+
+
+def test_explain_takes_a_rendered_chart_from_standard_input(suite: Suite) -> None:
+    policy = suite.directory / "policy.yaml"
+    policy.write_text(document({"name": "ca", "env": RULE["env"]}))
+    done = reassert("explain", "-", "--policy", str(policy), input=RENDERED)
+    assert (done.returncode, done.stdout.count("result  ")) == (0, 2), done.stdout + done.stderr
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    assert {"workload Deployment/web", "workload Pod/worker", "not given Secret s, which sets CA"} <= {*lines}
+    assert "not given ConfigMap m, which sets *" in lines
+    one = reassert("explain", "-", "--policy", str(policy), "--workload", "worker", "-o", "json", input=RENDERED)
+    assert [each["workload"] for each in json.loads(one.stdout)] == ["Pod/worker"]
+    policy.write_text(document({"name": "ca", "env": RULE["env"], "onConflict": "Deny"}))
+    needed = reassert("explain", "-", "--policy", str(policy), input=RENDERED)
+    assert needed.returncode == 1
+    assert "Secret s is not given, and the policy refuses another value of CA" in needed.stderr
+
+
+def test_explain_takes_what_the_policy_names_as_there_on_a_laptop(suite: Suite) -> None:
+    policy, pod = suite.directory / "policy.yaml", suite.directory / "pod.yaml"
+    pod.write_text(POD)
+    rule = {
+        "name": "ca",
+        "env": [{"name": "V", "valueFrom": {"file": "/nonexistent/value"}}],
+        "mounts": [{"hostPath": "/nonexistent/ca", "mountPath": "/etc/ssl"}],
+    }
+    policy.write_text(document(rule))
+    done = called("explain", str(pod), "--policy", str(policy))
+    assert (done.returncode, "started corrected" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert "are taken as there" in done.stdout
+    assert "<first line of /nonexistent/value>" in done.stdout
+    policy.write_text(document({"name": "ca", "env": RULE["env"]}))
+    assert "taken as there" not in called("explain", str(pod), "--policy", str(policy)).stdout
+
+
+def test_a_case_names_one_of_several_workloads(suite: Suite) -> None:
+    (suite.directory / "policy.yaml").write_text(document({"name": "ca", "env": RULE["env"]}))
+    (suite.directory / "pod.yaml").write_text(RENDERED)
+    case = "{{name: a, pod: pod.yaml, adapter: runtime, {}expect: {{env: {{CA: /ca.pem}}}}}}"
+    (suite.directory / "reassert-test.yaml").write_text(
+        f"kind: PolicyTest\napiVersion: reassert/v1\ncases:\n- {case.format('workload: Deployment/web, ')}\n"
+    )
+    assert called("policy", "test", str(suite.directory)).returncode == 0
+    (suite.directory / "reassert-test.yaml").write_text(
+        f"kind: PolicyTest\napiVersion: reassert/v1\ncases:\n- {case.format('')}\n"
+    )
+    assert "name one as workload: Deployment/web, Pod/worker" in called("policy", "test", str(suite.directory)).stderr

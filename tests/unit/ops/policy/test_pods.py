@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from ruamel.yaml import YAML
 
+from hook.core.container import oci
 from hook.core.container.identity import Identity
-from hook.core.container.start import Start
-from hook.ops.policy.pods import UID, Given, Pod, PodProblem
+from hook.core.container.start import UNSEEN, Start
+from hook.ops.policy import pods
+from hook.ops.policy.pods import UID, Given, Pod, PodProblem, documents
+
+pytestmark = marks.promise("`policy test` runs a pod as kubelet and the engine make it")
 
 HEAD = "kind: Pod\nmetadata: {name: web, namespace: team-a, labels: {app: web}, annotations: {x: y}}\nspec:\n"
 ONE = f"{HEAD}  containers:\n  - name: c\n"
@@ -19,7 +25,7 @@ ONE = f"{HEAD}  containers:\n  - name: c\n"
 
 def pod(text: str) -> Pod:
     """A pod of the documents in this text."""
-    return Pod(list(YAML(typ="safe", pure=True).load_all(io.StringIO(text))), "pod.yaml")
+    return pods.pod(list(YAML(typ="safe", pure=True).load_all(io.StringIO(text))), "pod.yaml")
 
 
 def start(text: str, given: Given | None = None, **options: Any) -> tuple[Identity, Start]:
@@ -39,7 +45,7 @@ def test_identity_is_that_of_the_pod_and_the_wrapper_sees_no_annotations_of_it()
         identity, found = start(f"{HEAD}  containers: [{{name: c, image: i}}]", sees_annotations=sees)
         assert (identity.namespace, identity.pod, identity.uid, identity.container) == ("team-a", "web", UID, "c")
         assert (identity.image, identity.types, identity.labels) == ("i", ("container",), {"app": "web"})
-        assert found.pod_annotations == ({"x": "y"} if sees else None)
+        assert found.pod_annotations == ({"x": "y"} if sees else UNSEEN)
 
 
 OF_CLUSTER = Given(config_maps={"m": {"a": "9"}})
@@ -96,11 +102,11 @@ def test_mounts_of_volumes() -> None:
     volumeDevices: [{{name: b, devicePath: /dev/x}}]
 """)
     below = f"/var/lib/kubelet/pods/{UID}/volumes/kubernetes.io~empty-dir/e/a/b"
-    assert found.mounts == [
+    assert oci.objects(found.mounts) == [
         {"destination": "/h", "type": "bind", "source": "/srv/x", "options": ["rbind", "rprivate", "ro"]},
         {"destination": "/e", "type": "bind", "source": below, "options": ["rbind", "rshared", "rw"]},
     ]
-    assert [device["path"] for device in found.devices] == ["/dev/x"]
+    assert [device.path for device in found.devices] == ["/dev/x"]
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
@@ -111,27 +117,32 @@ def test_template_of_a_workload(kind: str) -> None:
     assert (identity.namespace, identity.pod, identity.labels) == ("n", "w", {"a": "b"})
 
 
-def test_init_and_ephemeral_containers_have_their_type() -> None:
-    text = f"{HEAD}  initContainers: [{{name: i}}]\n  containers: [{{name: c}}]\n  ephemeralContainers: [{{name: e}}]\n"
-    found = [(kind, each["name"]) for kind, each in pod(text).containers()]
-    assert found == [("init", "i"), ("container", "c"), ("ephemeral", "e")]
+def test_containers_have_the_types_that_a_node_knows() -> None:
+    """kubelet tells an app container or a sidecar from an init container or an ephemeral one, and these not apart."""
+    init = "{name: i}, {name: s, restartPolicy: Always}"
+    text = f"{HEAD}  initContainers: [{init}]\n  containers: [{{name: c}}]\n  ephemeralContainers: [{{name: e}}]\n"
+    found = {each["name"]: types for types, each in pod(text).containers()}
+    either = ("init", "ephemeral")
+    assert found == {"i": either, "s": ("container",), "c": ("container",), "e": either}
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("kind: Service", "0 pods in this file"),
-        (f"{HEAD}  containers: []\n---\n{HEAD}  containers: []", "2 pods in this file"),
-        ("kind: Pod\nspec: {}", "the pod has no spec.containers"),
+        ("kind: Service", "no pod in this file, which has Service"),
+        (
+            f"{HEAD}  containers: []\n---\n{HEAD}  containers: []",
+            "2 pods to choose from; name one as workload: Pod/web, Pod/web",
+        ),
+        ("kind: Pod\nspec: {}", "Pod/ has no spec.containers"),
         ("kind: Pod\nspec: 5", "spec has something that is not an object"),
         ("kind: Deployment\nspec: {template: [5]}", "template is not an object"),
         (f"{HEAD}  containers: [5]", "containers has something that is not an object"),
         (f"{HEAD}  containers: []\n  initContainers: {{a: b}}", "initContainers is not a list"),
         (f"{ONE}    env: [5]", "env has something that is not an object"),
         (f"{ONE}    env: [{{name: A, valueFrom: {{secretKeyRef: [s]}}}}]", "secretKeyRef is not an object"),
-        (f"{ONE}    envFrom: [{{configMapRef: {{name: m}}}}]", "ConfigMap m is not given"),
-        (f"{ONE}    env: [{{name: A, valueFrom: {{secretKeyRef: {{name: s, key: k}}}}}}]", "Secret s is not given"),
         (f"{ONE}    env: [{{name: A, value: 1}}]", "env A: the value is not a string; quote it"),
+        (f'{HEAD}  hostPID: "no"\n  containers: [{{name: c}}]', "Pod/web: hostPID: 'no' is not true or false"),
         (f"{ONE}    volumeMounts: [{{name: v, mountPath: /v}}]", "volumeMount v: the pod has no such volume"),
     ],
 )
@@ -152,3 +163,67 @@ def test_what_is_missing_or_wrong_is_named(text: str, complaint: str) -> None:
 def test_processes_that_a_container_shares(spec: str, own: str, shared: str) -> None:
     both = f"containers: [{{name: app}}]\n  ephemeralContainers: [{{name: e, {own}}}]"
     assert start(f"kind: Pod\nspec:\n  {spec}\n  {both}")[1].shared_processes == shared
+
+
+TWO = f"""{HEAD}  containers: [{{name: c}}]
+---
+kind: Deployment
+metadata: {{name: api}}
+spec: {{template: {{spec: {{containers: [{{name: d}}]}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "workloads"),
+    [
+        (TWO, ["Pod/web", "Deployment/api"]),
+        ("kind: List\nitems:\n- {kind: Pod, metadata: {name: a}, spec: {containers: [{name: c}]}}\n", ["Pod/a"]),
+        ("kind: PodList\nitems:\n- {metadata: {name: a}, spec: {containers: [{name: c}]}}\n", ["Pod/a"]),
+        ("kind: Rollout\nmetadata: {name: r}\nspec: {template: {spec: {containers: [{name: c}]}}}\n", ["Rollout/r"]),
+        (f"{ONE}---\nkind: SecurityContextConstraints\nvolumes: ['*']\n", ["Pod/web"]),
+        (f"{ONE}---\nkind: CustomResourceDefinition\nspec: {{env: 5, template: [x]}}\n", ["Pod/web"]),
+        (f"{ONE}---\njust a text\n---\n[1]\n", ["Pod/web"]),
+    ],
+)
+def test_each_workload_of_a_file(text: str, workloads: list[str]) -> None:
+    found = pods.pods(list(YAML(typ="safe", pure=True).load_all(io.StringIO(text))), "pod.yaml")
+    assert [each.workload for each in found] == workloads
+
+
+@pytest.mark.parametrize("name", ["api", "Deployment/api"])
+def test_one_workload_is_chosen_by_its_name(name: str) -> None:
+    found = list(YAML(typ="safe", pure=True).load_all(io.StringIO(TWO)))
+    assert pods.pod(found, "pod.yaml", name).workload == "Deployment/api"
+
+
+def test_data_that_is_elsewhere_is_a_placeholder_and_is_noted() -> None:
+    found = pod(
+        f"{ONE}    envFrom: [{{prefix: P_, configMapRef: {{name: m}}}}]\n"
+        "    env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]"
+    )
+    kind, container = found.containers()[-1]
+    assert found.start(kind, container, Given())[1].env == ["A=<Secret s/k>"]
+    assert found.not_given == {"c": {"P_*": "ConfigMap m", "A": "Secret s"}}
+
+
+def test_a_secret_is_decoded_where_env_needs_it() -> None:
+    keystore = "kind: Secret\nmetadata: {name: s}\ndata: {k: /u3+7QAAAAI=, p: <base64-encoded>}\n---\n"
+    assert start(keystore + ONE)[1].env == []
+    with pytest.raises(PodProblem, match="the data of Secret s is not base64"):
+        start(f"{keystore}{ONE}    envFrom: [{{secretRef: {{name: s}}}}]")
+    binary = keystore.replace(", p: <base64-encoded>", "")
+    assert start(f"{binary}{ONE}    envFrom: [{{secretRef: {{name: s}}}}]")[1].env[0].startswith("k=\udcfe")
+
+
+@pytest.mark.parametrize(
+    ("written", "option"), [("no", "rw"), ("off", "rw"), ("yes", "ro"), ("On", "ro"), ("true", "ro")]
+)
+def test_booleans_are_read_as_kubectl_does(tmp_path: Path, written: str, option: str) -> None:
+    (tmp_path / "p.yaml").write_text(
+        f"{ONE}    volumeMounts: [{{name: v, mountPath: /v, readOnly: {written}}}]\n"
+        "    env: [{name: A, value: n}, {name: B, value: '1:30'}, {name: C}]\n  volumes: [{name: v, emptyDir: {}}]\n"
+    )
+    found = pods.pod(documents(tmp_path / "p.yaml"), "p")
+    kind, container = found.containers()[-1]
+    made = found.start(kind, container, Given())[1]
+    assert (made.mounts[0].options, made.env) == (["rbind", "rprivate", option], ["A=n", "B=1:30", "C="])

@@ -9,13 +9,17 @@ import os
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hook.core.policy.compiler import compile_bytes, refresh, rule_to_line
+from hook.compile.compiler import compile_bytes, rule_to_line
+from hook.compile.in_force import refresh
 from hook.ops.policy.show import NotPermitted, effective, show
 from unit.support import ROOT, document, examples, policy
+
+pytestmark = marks.promise("The compiled policy equals the file, and `policy show` prints it as a policy file")
 
 RULE = {"name": "r", "env": [{"name": "A", "value": "1"}]}
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import marks
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -16,11 +17,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from hook.ops.trust import source
 from hook.ops.trust.build import Sources, build
-from hook.ops.trust.certificate import TrustError, certificates
+from hook.ops.trust.certificate import certificates
+from hook.ops.trust.errors import TrustError
 from hook.ops.trust.generation import read_tree
 from unit.ops.trust.authority import bundle, ca, key, named, roots
 from unit.ops.trust.conftest import Node
 from unit.ownmachine import Machine
+
+pytestmark = marks.promise(
+    "A source that is broken, too large, missing or a private key, a full disk, and the loss of a root leave "
+    "the old generation",
+    about="Trust store",
+)
 
 GOOD = ca("Good CA", signer=key(1))
 OTHER = ca("Other CA", signer=key(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import multiprocessing
 import os
 import subprocess
@@ -10,16 +11,22 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import marks
 import pytest
 
 from hook.core.policy import trust_layout as layout
 from hook.ops.trust import source
 from hook.ops.trust.build import Sources, build
-from hook.ops.trust.certificate import TrustError
+from hook.ops.trust.errors import TrustError
 from hook.ops.trust.generation import Store, read_tree
 from unit.ops.trust.authority import DAY, NOW, bundle, ca, key, roots
 from unit.ops.trust.conftest import Node
 from unit.support import called
+
+pytestmark = marks.promise(
+    "A reader finds the CAs of both generations at every moment of a rotation; a build that is killed is "
+    "completed by the next"
+)
 
 OTHER = ca("Another CA", signer=key(2))
 FILES = (
@@ -304,6 +311,26 @@ def test_the_command_says_what_it_made_what_is_doubtful_and_what_stays_in_force(
     first, second = result.stderr.splitlines()
     assert first.startswith(f"reassert: {node.directory}/gone.pem: No such file or directory; correct that, or name ")
     assert second == "generation 1 stays in force"
+
+
+def test_the_operation_log_has_it_too_if_it_is_asked_for(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
+    old = node.add("old.pem", ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY))
+    good = node.add("company.pem", ca("Company CA"))
+    result = command(node, "--log-format", "json", "--add", good, old)
+    assert result.stdout.startswith(f"{node.store}: generation 1 (new): 4 certificates")
+    assert result.stderr == "", "the warning is not said twice"
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    warned = [line for line in said if line["event"] == "trust.warning"]
+    assert "left out: Old CA" in warned[0]["warning"]
+    assert warned[0]["level"] == "warning"
+    [built] = [line for line in said if line["event"] == "trust.built"]
+    assert {key: built[key] for key in ("store", "generation", "certificates", "added", "new")} == {
+        "store": str(node.store),
+        "generation": 1,
+        "certificates": 4,
+        "added": 1,
+        "new": True,
+    }
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import marks
 import pytest
 
 from hook.ops.trust.check import assumed_mounts, check
@@ -12,6 +14,11 @@ from hook.ops.trust.images import IMAGES, Image, source_of
 from unit.ops.trust.authority import DAY, NOW, ca, key, roots
 from unit.ops.trust.conftest import Node
 from unit.support import document
+
+pytestmark = marks.promise(
+    "Each format is read by the programs that it is for, and `trust check` says what images of each "
+    "distribution would trust"
+)
 
 RHEL = next(image for image in IMAGES if image.name.startswith("RHEL 8"))
 FEDORA = next(image for image in IMAGES if image.name.startswith("Fedora"))
@@ -31,6 +38,18 @@ def test_the_mounts_of_a_store_reach_what_each_distribution_reads(
     assert all(line.endswith(("3 system roots, 1 added", "the image's own")) for line in rows)
     own = [line for line in rows if line.endswith("the image's own")]
     assert [line.split()[0] for line in own] == ["SUSE", "SUSE"]
+
+
+def test_a_store_aside_reaches_what_reads_a_variable(
+    built: Node, root_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = root_dir / "aside.yaml"
+    source.write_text(document({"name": "r", "trust": {"bundle": str(built.store), "mount": "Aside"}}))
+    assert check(str(built.store), str(source)) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if "system roots, " in line or line.endswith("own")]
+    read = {re.split("  +", line)[-2] for line in rows if not line.endswith("own")}
+    assert read == {f"/.reassert-trust/{name}" for name in ("ca-certificates.crt", "added.pem", "java/cacerts")}
+    assert len([line for line in rows if line.endswith("own")]) == sum(len(image.reads) for image in IMAGES)
 
 
 LIVE = "/live"
@@ -99,7 +118,7 @@ def test_a_lone_private_ca_for_a_variable_that_replaces_the_roots_is_a_warning(
         ],
         "mounts": [mount(built.live / "certs", CERTS)],
     }
-    assert check(str(built.store), policy(built, rule)) == 1
+    assert check(str(built.store), policy(built, rule)) == 4
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("warning: ")]
     source = built.live / "certs"
     assert lines == [
@@ -128,7 +147,7 @@ def test_live_files_of_another_generation_are_an_error(built: Node, capsys: pyte
 def test_an_added_ca_that_expires_soon_is_a_warning(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
     node.add("company.pem", ca("Soon", ends=NOW + 20 * DAY), ca("Late", ends=NOW + 40 * DAY, signer=key(1)))
     node.build()
-    assert check(str(node.store), None) == 1
+    assert check(str(node.store), None) == 4
     text = capsys.readouterr().out
     assert f"warning: the added CA Soon expires on {NOW + 20 * DAY:%Y-%m-%d}\n" in text
     assert "Late" not in text

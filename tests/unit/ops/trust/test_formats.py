@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import marks
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import pkcs12
@@ -16,6 +17,12 @@ from hook.ops.trust.certificate import Certificate, Place
 from hook.ops.trust.source import SYSTEM
 from unit.ops.trust.authority import bundle, ca, key, roots
 from unit.ops.trust.conftest import Node
+
+pytestmark = marks.promise(
+    "Each format is read by the programs that it is for, and `trust check` says what images of each "
+    "distribution would trust",
+    about="Trust store",
+)
 
 COMPANY = ca("Company CA")
 SERVER = ca("server.example", by=COMPANY, signer=key(4), is_ca=False)

@@ -6,12 +6,19 @@ import subprocess
 from datetime import datetime
 from pathlib import Path
 
+import marks
 import pytest
 
-from hook.ops.trust.certificate import Certificate, Place, TrustError
+from hook.ops.trust.certificate import Certificate, Place
+from hook.ops.trust.errors import TrustError
 from hook.ops.trust.judge import LEFT_OUT, WARNING, Judged, judge
 from unit.ops.trust.authority import DAY, NOW, Made, ca, key, roots, rsa_key
 from unit.ops.trust.conftest import Node
+
+pytestmark = marks.promise(
+    "A source that is broken, too large, missing or a private key, a full disk, and the loss of a root leave "
+    "the old generation"
+)
 
 ROOT = ca("Root", signer=key(7))
 INTERMEDIATE = ca("Intermediate", by=ROOT, signer=key(8))

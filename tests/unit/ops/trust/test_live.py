@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import marks
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hook.ops.trust.generation import Moves, moves
 from unit.support import examples
+
+pytestmark = marks.promise(
+    "A reader finds the CAs of both generations at every moment of a rotation; a build that is killed is "
+    "completed by the next",
+    about="Trust store",
+)
 
 HASHES = ("00000000", "certs/abcdef01", "extracted/pem/directory-hash/abcdef01")
 

@@ -1,0 +1,1 @@
+"""What a container controls is read in here, by processes without rights."""

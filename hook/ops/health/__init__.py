@@ -1,0 +1,1 @@
+"""Is this node right: the checks, and every view of what they find."""

@@ -1,0 +1,264 @@
+"""RUN steps: BuildKit of the real docker 28, podman build and buildah, on a node of Debian's newest suite."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import marks
+import pytest
+
+from e2e.node.booted import BootedNode
+from e2e.node.conftest import Boot
+from e2e.node.files import differences
+from e2e.node.test_today import SUITE, is_as_claimed
+from e2e.node.wired import COMPANY, PACKAGED, package
+from e2e.support import APPLETS, BUSYBOX
+
+pytestmark = marks.promise(
+    "A RUN step of `docker build` with BuildKit, of `podman build` and of buildah has the policy's env and mounts, and "
+    "nothing of them stays in the image",
+    about="Node",
+)
+
+DROP_IN = "/etc/systemd/system/docker.service.d/reassert.conf"
+FILES = {
+    **COMPANY,
+    "/etc/docker/daemon.json": '{"bridge": "none", "iptables": false, "ip-forward": false}\n',
+}
+TOPS = ("/etc", "/opt", "/usr/local", "/root")
+BARE, FULL = "reassert.test/bare:1", "reassert.test/full:1"
+"""Images without and with /etc/ssl. No registry is reached."""
+
+SHOW = "RUN echo ca=$REQUESTS_CA_BUNDLE; ls /etc/ssl\n"
+WANTED = ["ca=/etc/ssl/certs/ca-certificates.crt", "company.crt"]
+
+
+def base(*directories: str) -> bytes:
+    """A root file system of busybox, for `import`."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        for path in ("bin", "tmp", *directories):
+            entry = tarfile.TarInfo(path)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+            tar.addfile(entry)
+        files = {"bin/busybox": Path(BUSYBOX).read_bytes()}
+        if "etc" in directories:
+            files["etc/passwd"] = b"root:x:0:0::/:/bin/sh\n"
+        for path, content in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size, entry.mode = len(content), 0o755
+            tar.addfile(entry, io.BytesIO(content))
+        for applet in APPLETS:
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    return buffer.getvalue()
+
+
+class Builder:
+    """A command that builds: docker, podman or buildah."""
+
+    def __init__(self, node: BootedNode, name: str) -> None:
+        self.node, self.name = node, name
+        self.directory = node.directory / "context"
+
+    def command(self, *options: str, dockerfile: str) -> list[str]:
+        """The command line, here, of a build of this Dockerfile."""
+        self.directory.mkdir(exist_ok=True)
+        (self.directory / "Dockerfile").write_text(dockerfile)
+        if self.name == "docker":
+            line = ["env", "HOME=/tmp", "docker", "build", "--progress=plain"]
+        else:
+            manager = ["--cgroup-manager=cgroupfs"] if self.name == "podman" else []
+            line = [self.name, *manager, "build", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]
+        return self.node.command(*line, "--no-cache", "--network=host", *options, str(self.directory))
+
+    def build(self, dockerfile: str, *options: str, fails: bool = False) -> list[str]:
+        """The lines that a build printed."""
+        done = subprocess.run(
+            self.command(*options, dockerfile=dockerfile),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=180,
+            check=False,
+        )
+        assert (done.returncode != 0) == fails, done.stdout
+        # docker's begin with the number of the step and the seconds.
+        return [line.split(" ", 2)[-1] if line.startswith("#") else line for line in done.stdout.splitlines()]
+
+    def paths(self, image: str) -> dict[str, list[str]]:
+        """What each layer of an image has, by digest, as `save` writes it."""
+        manager = ["--cgroup-manager=cgroupfs"] if self.name != "docker" else []
+        archive = self.node.directory / "saved.tar"
+        engine = ["docker"] if self.name == "docker" else ["podman", *manager]
+        archive.unlink(missing_ok=True)
+        form = [] if self.name == "docker" else ["--format=docker-archive"]
+        self.node.run(*engine, "save", *form, "--output", str(archive), image)
+        with tarfile.open(archive) as saved:
+            manifest = json.load(saved.extractfile("manifest.json"))  # type: ignore[arg-type]
+            found = {}
+            for name in manifest[0]["Layers"]:
+                member = saved.getmember(name)
+                member = saved.getmember(f"{Path(name).parent}/{member.linkname}") if member.issym() else member
+                with tarfile.open(fileobj=io.BytesIO(saved.extractfile(member).read())) as layer:  # type: ignore[union-attr]
+                    found[name] = [path.strip("./") for path in layer.getnames()]
+            return found
+
+
+def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:
+    accepted = ("--except=handler/runc", "--except=handler/crun-wasm") if arguments[0] == "install" else ()
+    done = node.run(PACKAGED, *arguments, *accepted, check=check, timeout=180)
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def node(module_boot: Boot) -> BootedNode:
+    """A node with docker, podman and buildah, and two images."""
+    is_as_claimed()
+    node: BootedNode = module_boot(SUITE, files=FILES, docker=True, images=False)
+    package(node)
+    for name, content in ((BARE, base()), (FULL, base("etc", "etc/ssl", "etc/ssl/certs"))):
+        (node.directory / "base.tar").write_bytes(content)
+        for engine in ("docker", "podman"):
+            node.run(engine, "import", str(node.directory / "base.tar"), name)
+    return node
+
+
+def restart(node: BootedNode) -> None:
+    node.run("systemctl", "reset-failed", "docker")
+    node.run("systemctl", "restart", "docker")
+
+
+@pytest.fixture
+def docker(node: BootedNode) -> Iterator[Builder]:
+    """Without reassert, before and after; dockerd has read its unit as it is then."""
+    yield Builder(node, "docker")
+    reassert(node, "uninstall", "--engine=docker", check=False)
+    restart(node)
+    reassert(node, "uninstall", "--engine=docker", check=False)
+
+
+@pytest.fixture
+def wired(docker: Builder) -> Builder:
+    """Wired, and dockerd was started again."""
+    reassert(docker.node, "install", "--engine=docker", "--no-probe")
+    restart(docker.node)
+    return docker
+
+
+@pytest.fixture(params=["docker", "podman", "buildah"])
+def each(request: pytest.FixtureRequest, node: BootedNode) -> Iterator[Builder]:
+    """A builder, wired."""
+    engine = "docker" if request.param == "docker" else "podman"
+    reassert(node, "install", f"--engine={engine}", "--no-probe")
+    if engine == "docker":
+        restart(node)
+    yield Builder(node, request.param)
+    reassert(node, "uninstall", f"--engine={engine}", check=False)
+    if engine == "docker":
+        restart(node)
+        reassert(node, "uninstall", "--engine=docker", check=False)
+
+
+@marks.hole(
+    "With docker 23 and later, RUN steps of `docker build` bypassed the policy, since BuildKit calls runc itself",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+    found="user",
+)
+def test_install_tells_dockerd_and_uninstall_leaves_every_byte(docker: Builder) -> None:
+    node, before = docker.node, docker.node.snapshot(TOPS)
+    show = f"FROM {FULL}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n{SHOW}"
+    assert {"ca=/tmp/evil", "certs"} <= {*docker.build(show)}
+    said = reassert(node, "install", "--engine=docker", "--no-probe")
+    assert f"writing {DROP_IN}" in said
+    assert f"until dockerd has read {DROP_IN}: systemctl restart docker, which ends containers" in said
+    assert "ca=/tmp/evil" in docker.build(show), "dockerd was not started again"
+    found = json.loads(reassert(node, "status", "-o", "json", check=False))
+    [finding] = [each for each in found["findings"] if each["part"] == "handler/buildkit"]
+    assert (finding["severity"], finding["remedy"]) == ("error", "systemctl restart docker.service")
+    restart(node)
+    assert {*WANTED} <= {*docker.build(show)}
+    found = json.loads(reassert(node, "status", "-o", "json"))
+    [handler] = [each for each in found["engines"]["docker"]["handlers"] if each["name"] == "buildkit"]
+    assert (found["exitStatus"], handler["wired"]) == (0, ["runtime"])
+    said = reassert(node, "uninstall", "--engine=docker")
+    assert "/opt/reassert/reassert-runc: it stays" in said
+    assert "ca=/tmp/evil" in docker.build(show), "a dockerd that was not started again builds"
+    restart(node)
+    reassert(node, "uninstall", "--engine=docker")
+    assert differences(before, node.snapshot(TOPS)) == []
+    assert "ca=/tmp/evil" in docker.build(show)
+
+
+def test_verify_builds_and_says_where_it_cannot(wired: Builder) -> None:
+    """It cancels each of its builds, and fails if the step then does not end."""
+    node, before = wired.node, wired.node.snapshot(TOPS)
+    excepted = ("--except=handler/runc", "--except=handler/reassert")
+    found = json.loads(reassert(node, "verify", "--engine=docker", *excepted, "-o", "json", check=False))
+    [handler] = [each for each in found["handlers"] if each["name"] == "buildkit"]
+    assert (handler["result"], handler["exec"]) == ("protected", None), handler
+    assert handler["saw"][0].startswith("put back: 1 env, ")
+    plugin = node.path("/usr/libexec/docker/cli-plugins/docker-buildx")
+    plugin.rename(plugin.with_name("away"))
+    try:
+        said = reassert(node, "verify", "--engine=docker", *excepted, check=False)
+        assert "not there  handler/buildkit: docker has no buildx on this node" in said
+    finally:
+        plugin.with_name("away").rename(plugin)
+    assert differences(before, node.snapshot(TOPS)) == []
+    assert not wired.node.run("docker", "images", "--quiet", "reassert-verify").stdout
+
+
+def test_a_step_has_the_nodes_values_and_leaves_nothing_of_them(each: Builder) -> None:
+    """A runtime makes /etc/ssl for the mount where the image has none."""
+    dockerfile = f"FROM {BARE}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n{SHOW}RUN echo made > /made; mkdir -p /etc/own\n"
+    assert {*WANTED} <= {*each.build(dockerfile, "--tag=reassert.test/built:1")}
+    layers = [*each.paths("reassert.test/built:1").values()]
+    assert not [path for layer in layers for path in layer if path.startswith("etc/ssl")], layers
+    assert [path for layer in layers for path in layer if path in ("made", "etc/own")], layers
+
+
+HOSTILE = f"FROM {FULL}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n"
+USED = {
+    "a secret": (
+        HOSTILE + "RUN --mount=type=secret,id=token cat /run/secrets/token; echo ca=$REQUESTS_CA_BUNDLE\n",
+        ["--secret=id=token,src=SECRET"],
+        ["hidden", WANTED[0]],
+    ),
+    "a mount over the reserved one": (
+        HOSTILE + "RUN --mount=type=tmpfs,target=/etc/ssl/certs --mount=type=bind,target=/etc/ssl ls /etc/ssl\n",
+        [],
+        ["company.crt"],
+    ),
+    "no network": (HOSTILE + f"RUN --network=none echo none\n{SHOW}", [], ["none", *WANTED]),
+    "a script": (HOSTILE + "RUN <<END\necho one\necho ca=$REQUESTS_CA_BUNDLE\nEND\n", [], ["one", WANTED[0]]),
+    "stages and a cache": (
+        f"FROM {BARE} AS first\nRUN --mount=type=cache,target=/cache echo kept > /cache/x; cp /cache/x /copy\n"
+        f"{HOSTILE}COPY --from=first /copy /copy\nRUN --mount=type=cache,target=/cache cat /cache/x /copy\n{SHOW}",
+        [],
+        ["kept", *WANTED],
+    ),
+    "another user and directory": (
+        HOSTILE + f"USER 1000\nWORKDIR /work\nRUN echo $PWD\n{SHOW}",
+        [],
+        ["/work", *WANTED],
+    ),
+}
+
+
+def test_what_dockerfiles_use_works_as_before(wired: Builder) -> None:
+    (wired.node.directory / "secret").write_text("hidden\n")
+    for name, (dockerfile, options, expected) in USED.items():
+        given = [option.replace("SECRET", str(wired.node.directory / "secret")) for option in options]
+        assert {*expected} <= {*wired.build(dockerfile, *given)}, name
+    said = "\n".join(wired.build(f"FROM {BARE}\nRUN exit 42\n", fails=True))
+    assert "exit code: 42" in said

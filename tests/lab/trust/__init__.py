@@ -1,0 +1,1 @@
+"""The trust store, with what tests/run.sh does not install."""

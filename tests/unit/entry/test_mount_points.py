@@ -1,0 +1,153 @@
+"""What a runtime makes in the root of a build for reserved mounts is removed, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import marks
+import pytest
+
+from hook.compile.in_force import refresh
+from hook.entry import mount_points
+from hook.entry.cmdline import Invocation
+from hook.entry.runtime import builds
+from unit.entry.test_runtime import Wrapper
+from unit.support import document
+
+pytestmark = [
+    pytest.mark.openat2,
+    marks.promise(
+        "A RUN step of `docker build` with BuildKit, of `podman build` and of buildah has the policy's env and mounts, "
+        "and nothing of them stays in the image"
+    ),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A root file system with /etc, and a link to it."""
+    made = tmp_path / "rootfs"
+    (made / "etc").mkdir(parents=True)
+    (made / "link").symlink_to("/etc")
+    (made / "dangling").symlink_to("/opt/ca")
+    return made
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/etc", []),
+        ("/etc/ssl/certs", ["/etc/ssl/certs", "/etc/ssl"]),
+        ("/link/ssl", ["/etc/ssl"]),
+        ("/dangling", ["/opt/ca", "/opt"]),
+        ("/../../etc/ssl", ["/etc/ssl"]),
+        ("/proc/1/root", []),
+    ],
+)
+def test_what_a_runtime_will_make(root: Path, path: str, expected: list[str]) -> None:
+    assert mount_points.missing(str(root), [path]) == expected
+
+
+def test_empty_ones_are_removed_and_times_stay(root: Path) -> None:
+    made = mount_points.missing(str(root), ["/etc/ssl/certs", "/etc/ca.pem", "/var/lib/full", "/var/lib/file"])
+    (root / "etc/ssl/certs").mkdir(parents=True)
+    (root / "etc/ca.pem").touch()
+    (root / "var/lib/full/of").mkdir(parents=True)
+    (root / "var/lib/file").write_text("the build's")
+    os.utime(root / "etc", ns=(1, 2))
+    mount_points.remove(str(root), made)
+    assert sorted(str(path.relative_to(root)) for path in root.rglob("*")) == [
+        *("dangling", "etc", "link", "var", "var/lib", "var/lib/file", "var/lib/full", "var/lib/full/of")
+    ]
+    assert (root / "etc").stat().st_mtime_ns == 2
+
+
+def test_a_link_that_the_build_puts_in_the_way_is_not_followed(root: Path, tmp_path: Path) -> None:
+    made = mount_points.missing(str(root), ["/etc/ssl/certs"])
+    (tmp_path / "node/certs").mkdir(parents=True)
+    (root / "etc/ssl").symlink_to(tmp_path / "node")
+    mount_points.remove(str(root), made)
+    assert (tmp_path / "node/certs").exists()
+    assert (root / "etc/ssl").is_symlink()
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("run --bundle B --keep id", True),
+        ("run --detach --bundle B id", False),
+        ("run -d id", False),
+        ("create --bundle B buildah-buildah123", True),
+        ("create --bundle B 0a", False),
+    ],
+)
+def test_whose_root_may_become_an_image(line: str, expected: bool) -> None:
+    """Where a detached runtime ends, the container runs, and uses what it made."""
+    assert builds(Invocation(line.split())) == expected
+
+
+class Build(Wrapper):
+    """A wrapper before a runtime that makes /etc/ssl, and then does what it is told."""
+
+    def __init__(self, directory: Path, then: str) -> None:
+        super().__init__(directory)
+        self.source = directory / "company"
+        self.source.mkdir()
+        self.root = directory / "bundle/rootfs"
+        (self.root / "etc").mkdir(parents=True)
+        rule = {"name": "ca", "mounts": [{"hostPath": str(self.source), "mountPath": "/etc/ssl"}]}
+        self.policy.write_text(document(rule))
+        refresh(str(self.policy), f"{directory}/s")
+        self.real.write_text(f"#!/bin/sh\nmkdir -p {self.root}/etc/ssl\n{then}\n")
+
+    def popen(self) -> subprocess.Popen[str]:
+        """A run that goes on."""
+        command = self.command("run", "--bundle", str(self.config.parent), "id")
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def directory(root_dir: Path) -> Path:
+    return root_dir
+
+
+@pytest.mark.parametrize(("then", "status"), [("exit 42", 42), ("kill -9 $$", 137)])
+def test_run_has_the_runtimes_exit_status_and_leaves_nothing(directory: Path, then: str, status: int) -> None:
+    build = Build(directory, then)
+    done = build.run("run", "--bundle", "bundle", "--keep", "id")
+    assert (done.returncode, [*(build.root / "etc").iterdir()]) == (status, []), done.stderr
+    assert json.loads(build.config.read_text())["mounts"][-1]["destination"] == "/etc/ssl"
+
+
+def test_a_signal_reaches_the_runtime(directory: Path) -> None:
+    build = Build(directory, "trap 'echo got; exit 3' TERM\necho ready\nwhile :; do sleep 0.02; done")
+    with build.popen() as run:
+        assert run.stdout
+        assert run.stdout.readline() == "ready\n"
+        run.send_signal(signal.SIGTERM)
+        assert run.stdout.read() == "got\n"
+    assert (run.returncode, [*(build.root / "etc").iterdir()]) == (3, [])
+
+
+def test_the_runtime_ends_with_a_wrapper_that_is_killed(directory: Path) -> None:
+    """BuildKit's own runtime ends with dockerd (PR_SET_PDEATHSIG)."""
+    build = Build(directory, "echo ready\nexec sleep 1000")
+    with build.popen() as run:
+        assert run.stdout
+        assert run.stdout.readline() == "ready\n"
+        run.kill()
+        assert run.stdout.read() == "", "its output is closed, so it has ended"
+
+
+def test_buildahs_container_has_a_poststop_hook_that_does_it(directory: Path) -> None:
+    build = Build(directory, "exit 0")
+    assert build.run("create", "--bundle", "bundle", "buildah-buildah1").returncode == 0
+    (build.root / "etc/ssl").mkdir(exist_ok=True)
+    [hook] = json.loads(build.config.read_text())["hooks"]["poststop"]
+    assert hook["args"][-1] == "poststop"
+    done = subprocess.run(hook["args"], input="{}", text=True, capture_output=True, check=False)
+    assert (done.returncode, done.stderr, [*(build.root / "etc").iterdir()]) == (0, "", [])
