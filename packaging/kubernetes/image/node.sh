@@ -204,16 +204,13 @@ wait_for_turn() {
 
 wait_for_hold() {
   while held; do sleep "$INTERVAL"; done
+  rm -f "$work/hold"
 }
 
-# Whether an administrator of the node has asked for no changes. The readiness probe says so.
+# Whether an administrator of the node has asked for no changes. The readiness probe says so, until what the pod has is
+# on the node again.
 held() {
-  if node test -e "$hold"; then
-    touch "$work/hold"
-  else
-    rm -f "$work/hold"
-    return 1
-  fi
+  node test -e "$hold" && touch "$work/hold"
 }
 
 install_and_keep() {
@@ -230,8 +227,11 @@ install_and_keep() {
     waited=false
     [ ! -e "$work/refused-policy" ] || waited=true
     copy_bundle || :
+    copied=true
+    copy_policy || copied=false
+    rm -f "$work/hold"
     # Of what `install` writes, some depends on the policy.
-    if copy_policy && $waited; then install_and_verify "$@"; fi
+    if $copied && $waited; then install_and_verify "$@"; fi
   done
 }
 
