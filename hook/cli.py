@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hook import __version__
-from hook.compile.source import PolicyInvalid
 from hook.core import events
 from hook.core.base.errors import ReassertError, Usage, describe
 from hook.core.base.system import discard_output
@@ -138,10 +137,6 @@ def main(arguments: list[str]) -> int:
     except Usage as error:
         _say_error(f"reassert: {error}")
         return 2
-    except PolicyInvalid as error:
-        for problem in error.problems:
-            _say_error(problem.at(error.path))
-        return 1
     except (ReassertError, OSError) as error:
         _tell(error, parser.of(arguments).prog.removeprefix("reassert "))
         try:
@@ -166,7 +161,12 @@ def _run(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _tell(error: ReassertError | OSError, command: str) -> None:
-    """Says why a command failed: in the operation log, if there is one."""
+    """Says why a command failed: each problem of a policy file; else in the operation log, if there is one."""
+    problems = getattr(error, "problems", ())  # of a PolicyInvalid, imported with its command
+    for problem in problems:
+        _say_error(problem.at(getattr(error, "path", "")))
+    if problems:
+        return
     outcome = getattr(error, "outcome", None) or None  # of a NodeError, imported with its command
     if oplog.is_active():
         oplog.error("command.failed", command=command, exc_info=error, outcome=outcome)

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,13 @@ from hook import __version__
 from hook.compile import last_good
 from hook.compile.compiler import Compiled, compile_bytes
 from hook.compile.source import PolicyInvalid
+from hook.compile.stored import header_and_rules
 from hook.core import events
-from hook.core.base.concealed import KEY, make_key
+from hook.core.base.concealed import make_key
 from hook.core.base.errors import ReassertError, TooLarge, describe
 from hook.core.base.jsontext import encode
 from hook.core.base.mountinfo import LOCAL, mount_table
-from hook.core.base.system import make_directory, read_file, replace_file, timestamp, trusted
+from hook.core.base.system import make_directory, replace_file, timestamp
 from hook.core.container.identity import CONTAINER, Identity
 from hook.core.container.start import Start
 from hook.core.decide import Adapter
@@ -37,7 +37,6 @@ from hook.core.policy.store import (
     SOURCE_LIMIT,
     STORE,
     STORE_FORMAT,
-    STORE_LIMIT,
     Stored,
     file_key,
     first_of,
@@ -160,7 +159,8 @@ def refresh(path: str, store: str) -> str:
         except PolicyInvalid as error:
             errors = [each.at(path) for each in error.problems if each.severity == "error"]
     try:
-        before, lines = _stored(path, store, waits=False)  # another process may have stored it while this one compiled
+        # Another process may have stored it while this one compiled.
+        before, lines = header_and_rules(path, store, waits=False)
     except BlockingIOError:  # not stored: what the policy file says counts for this start, whatever was in force
         return (
             _held_text(path, last={}, lines=[], key=key, errors=errors)
@@ -321,38 +321,3 @@ def _taken_text(path: str, compiled: Compiled, key: list[int], since: str = "") 
 
 def _text(header: dict[str, Any], lines: list[str]) -> str:
     return "\n".join([encode(header), *lines, ""])
-
-
-def stored_header(path: str, store: str) -> tuple[dict[str, Any] | None, list[str]]:
-    """The header and the rule lines in the store for a policy file; None if there are none of this format."""
-    header, lines = _stored(path, store)
-    return header or None, lines
-
-
-def _stored(path: str, store: str, waits: bool = True) -> tuple[dict[str, Any], list[str]]:
-    """The same; an empty header if there are none.
-
-    `waits`: for the end of a lease (fcntl(2)), which a container can have that has the store as a read-only volume.
-    Raises BlockingIOError without.
-    """
-    file = store_path(path, store)
-    try:
-        trusted(file)
-        data = Path(file).read_bytes() if waits else read_file(file, STORE_LIMIT)
-        first, *lines = data.decode("ascii").splitlines()
-        header = json.loads(first)
-    except BlockingIOError:
-        raise
-    except (OSError, ValueError, ReassertError):
-        return {}, []
-    return (header, lines) if isinstance(header, dict) and header.get("format") == STORE_FORMAT else ({}, [])
-
-
-def clear(store: str = STORE) -> None:
-    """Remove all compiled policies, the metrics' state, the key of events, and the store if it is then empty."""
-    made = ("*.json", "*.text", ".*.json.reassert-*", ".*.text.reassert-*", ".lock", "unchanged-starts*")
-    for pattern in (*made, KEY, f".{KEY}.reassert-*"):
-        for path in Path(store).glob(pattern):
-            path.unlink(missing_ok=True)
-    with suppress(OSError):
-        os.rmdir(store)

@@ -17,13 +17,10 @@ from hook.core.linux.look_node_paths import Known
 from hook.core.policy import store
 from hook.core.policy.model import Policy
 from hook.core.verdict import Verdict
+from hook.entry import SENTRY
 
 WRAPPER = "runtime"
 """The adapter that a runtime wrapper is, in events."""
-
-SENTRY = "/dev/null"
-"""The value of --hook in front of runsc. gVisor's kernel, the sentry, mounts what config.json lists, in memory of its
-own, where no hook can look. The dispatcher says so (hook.entry.dispatcher.is_gvisor)."""
 
 
 class Options:

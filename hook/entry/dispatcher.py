@@ -14,7 +14,7 @@ import subprocess
 import sys
 
 from hook.core.base.errors import ReassertError
-from hook.entry.caller import SENTRY
+from hook.entry import SENTRY
 from hook.entry.cmdline import BOTH_WAYS, EDITING_VERBS, GLOBAL_FLAGS, GLOBAL_VALUES, VERBS
 
 DISPATCHER_MARK = "# written by reassert"

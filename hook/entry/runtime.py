@@ -21,8 +21,8 @@ from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.plan import Plan
 from hook.core.verdict import Verdict
-from hook.entry import mount_points, process, write_spec
-from hook.entry.caller import SENTRY, Caller, Options
+from hook.entry import SENTRY, mount_points, process, write_spec
+from hook.entry.caller import Caller, Options
 from hook.entry.cmdline import VERBS, Invocation
 from hook.entry.write_spec import correct
 

@@ -35,7 +35,7 @@ from hook.core.facts.cri import learn
 from hook.core.policy.model import Policy
 from hook.core.policy.store import KUBELET_ROOT, STORE
 from hook.inside.process import HEADLESS, ContainerGone, Process, is_gvisor, when
-from hook.inside.traces import Traces
+from hook.inside.traces import Traces, states
 
 GVISOR = "it runs in gVisor, whose kernel shows env and mounts to the container alone"
 """`problem` of such a container."""
@@ -119,7 +119,7 @@ def running(traces: Collection[Traces]) -> list[Running]:
     found: dict[tuple[str, int], Running] = {}
     names = names_of(traces)
     recorded: set[str] = set()
-    for directory in _states(dict.fromkeys(pattern for each in traces for pattern in each.states)):
+    for directory in states(traces):
         recorded.add(directory.rpartition("/")[2])
         container = from_state(directory, names)
         if container:
@@ -133,19 +133,6 @@ def running(traces: Collection[Traces]) -> list[Running]:
     return sorted(
         found.values(), key=lambda container: (container.namespace, container.pod, container.title, container.id)
     )
-
-
-def marks(traces: Collection[Traces]) -> dict[str, str]:
-    """Returns the directories that runtimes have for containers, each with what is another one for another container.
-
-    Nothing of a container is read, so this takes a few microseconds for each.
-    """
-    found: dict[str, str] = {}
-    for directory in _states(dict.fromkeys(pattern for each in traces for pattern in each.states)):
-        with suppress(OSError):
-            status = os.stat(directory)
-            found[directory] = f"{status.st_ino}-{status.st_ctime_ns}"
-    return found
 
 
 class _Engines(Adapter):
@@ -164,15 +151,10 @@ def learn_all(policy: Policy, containers: Iterable[Running], store: str = STORE)
                 learn(_Engines(store), policy, container.identity, container.spec(), container_id=container.id)
 
 
-def _states(patterns: Iterable[str]) -> Iterator[str]:
-    for pattern in patterns:
-        for root in sorted(glob(pattern)):
-            try:
-                inside = os.listdir(root)
-            except OSError:
-                continue
-            # runsc's record is a file, ID_sandbox:SANDBOX.state
-            yield from (f"{root}/{name.partition('_sandbox:')[0]}" for name in inside if not name.endswith(".lock"))
+def of_directories(directories: list[str], traces: Collection[Traces]) -> list[Running]:
+    """The containers of some of the runtimes' directories that run."""
+    names = names_of(traces) if directories else {}
+    return [found for directory in directories if (found := from_state(directory, names))]
 
 
 def from_state(directory: str, names: dict[str, str] | None = None) -> Running | None:

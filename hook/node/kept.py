@@ -20,6 +20,13 @@ from hook.core.policy.store import STORE
 FILE = "node.json"
 """In the directory of compiled policies."""
 
+IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
+STATES = (DRIFTED, UNKNOWN, EXEMPT, IN_POLICY)
+"""Of a running container."""
+
+UNSEEN = "could not be looked at"
+"""The cause of a container that is UNKNOWN."""
+
 LEFT_OUT = -1
 """A handler that an administrator has left out by name."""
 
@@ -91,7 +98,7 @@ class Verified:
 
 @dataclass
 class Container:
-    """A running container, as it was looked at. `state`: of hook.ops.audit.audit.
+    """A running container, as it was looked at. `state`: of STATES.
 
     `directory`: of its runtime, "" if it has none. `severity`, `cause`: of the worst difference to the policy.
     """

@@ -14,7 +14,7 @@ from functools import cache
 from types import FrameType
 
 from hook import __version__
-from hook.compile import in_force
+from hook.compile import stored
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.base.finding import ERROR, Finding
 from hook.core.base.system import discard_output
@@ -131,7 +131,7 @@ def _install(options: argparse.Namespace) -> int:
             changed = rewiring.make(_say, prove)
         except BaseException:
             if not compiled:  # a test container compiled the policy
-                in_force.clear()
+                stored.clear()
             raise
         finally:
             _tidy()
@@ -283,7 +283,7 @@ def _uninstall(options: argparse.Namespace) -> int:
             _say(f"{rewiring.engine.title} is as it was before reassert.")
         if not names:
             if recovered:
-                in_force.clear()
+                stored.clear()
             _say("Nothing is wired." if options.purge else "Nothing is wired; nothing was changed.")
         _tidy()
         if not Record.read().engines():

@@ -262,7 +262,7 @@ def test_a_state_without_a_running_process_is_refused_in_one_line(node: Node, bu
 def test_link_of_an_entry_is_followed_once(node: Node, bundle: Bundle, directory: Path) -> None:
     """The installer's link. The bootloader executes itself again: it may lead to another version by then."""
     (directory / "reassert").symlink_to(REASSERT)
-    entry = oci_hook(str(directory / "reassert"), "createRuntime")
+    entry = oci_hook(str(directory / "reassert"))
     entry["args"][2:2] = node.options()
     state = json.dumps({"ociVersion": "1.0.2", "id": "x", "bundle": str(bundle.directory), "pid": os.getpid()})
     env = dict(variable.split("=", 1) for variable in entry["env"])

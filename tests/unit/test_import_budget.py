@@ -24,7 +24,7 @@ pytestmark = marks.promise("A start loads the start path's modules only", about=
 FOREIGN = {"_json", "_signal", "errno", "gc", "posix", "sys", "time"}
 
 USUAL = {
-    *("hook.start", "hook.entry.caller", "hook.entry.write_spec"),
+    *("hook.start", "hook.entry", "hook.entry.caller", "hook.entry.write_spec"),
     *("hook.core.decide", "hook.core.events", "hook.core.plan", "hook.core.verdict"),
     *("hook.core.base.compare", "hook.core.base.errors", "hook.core.base.jsontext", "hook.core.base.system"),
     "hook.core.base.text",

@@ -13,7 +13,6 @@ from hook.core.base.errors import ReassertError
 from hook.core.facts.files import first_line
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.sources import Env, Given
-from hook.entry.hook import STAGES
 from hook.node.change.files import Change, State
 from hook.node.errors import NodeError
 
@@ -21,6 +20,7 @@ SECONDS = 30
 """Timeout of the hook. It includes a compilation of the policy (hook.core.policy.store)."""
 
 STAGE = "createRuntime"
+"""When the engines' entries run: hook.entry.hook has the stages that the hook knows."""
 
 KIND = "reassert.internal/rule"
 """vendor/class. ICANN reserved `.internal` for private use (July 2024). A device has the name of its rule."""
@@ -31,27 +31,25 @@ VERSION = "0.5.0"
 CDI_FILE = "/etc/cdi/reassert.json"
 
 
-def oci_hook(program: str, stage: str, file: str = "") -> dict[str, Any]:
+def oci_hook(program: str, file: str = "") -> dict[str, Any]:
     """An entry of `hooks` in the OCI runtime-spec (config.md, "POSIX-platform Hooks").
 
     `program`: an absolute path of reassert that stays valid over upgrades, since engines may keep the entry for months.
     `file`: what is called instead of the program where there is an agent to ask (`warm_hook`). `env` is never empty: a
     hook without env gets the container's env from runc before 1.3 (CVE-2025-23266).
     """
-    if stage not in STAGES:
-        raise ValueError(stage)
     env = ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC0"]
     command = [file] if file else ["reassert", "hook"]
-    return {"path": file or program, "args": [*command, stage], "env": env, "timeout": SECONDS}
+    return {"path": file or program, "args": [*command, STAGE], "env": env, "timeout": SECONDS}
 
 
-def hooks_d(program: str, stage: str, file: str = "") -> dict[str, Any]:
+def hooks_d(program: str, file: str = "") -> dict[str, Any]:
     """A hooks.d file, oci-hooks(5) 1.0.0, for every container.
 
     It has one stage: all stages of a file get the same arguments, and reassert takes its stage as an argument.
     """
-    entry = oci_hook(program, stage, file)
-    return {"version": "1.0.0", "hook": entry, "when": {"always": True}, "stages": [stage]}
+    entry = oci_hook(program, file)
+    return {"version": "1.0.0", "hook": entry, "when": {"always": True}, "stages": [STAGE]}
 
 
 def base_spec(default: dict[str, Any], program: str, env: list[str], hook_file: str = "") -> dict[str, Any]:
@@ -64,7 +62,7 @@ def base_spec(default: dict[str, Any], program: str, env: list[str], hook_file: 
     process = dict(default.get("process") or {})
     process["env"] = [e for e in process.get("env") or [] if e.partition("=")[0] not in names] + env
     hooks = dict(default.get("hooks") or {})
-    hooks[STAGE] = [*(hooks.get(STAGE) or []), oci_hook(program, STAGE, file=hook_file)]
+    hooks[STAGE] = [*(hooks.get(STAGE) or []), oci_hook(program, hook_file)]
     return {**default, "process": process, "hooks": hooks}
 
 
@@ -106,12 +104,12 @@ def cdi_spec(policy: Policy, program: str) -> dict[str, Any]:
     devices = [{"name": name, "containerEdits": content} for name, content in edits.items() if content]
     if not devices:
         raise ReassertError(f"{policy.path}: no rule without match gives an env name a value or mounts something")
-    entry = oci_hook(program, "createRuntime")
+    entry = oci_hook(program)
     return {
         "cdiVersion": VERSION,
         "kind": KIND,
         "devices": devices,
-        "containerEdits": {"hooks": [{"hookName": "createRuntime", **entry}]},
+        "containerEdits": {"hooks": [{"hookName": STAGE, **entry}]},
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
 
-from hook.compile import in_force
+from hook.compile import stored
 from hook.core import events
 from hook.core.base.concealed import KEY
 from hook.core.policy import store
@@ -64,7 +64,7 @@ def leftovers(record: Record) -> list[Leftover]:
 
 def purge() -> None:
     """Removes the policy, its compiled forms, the metrics' state, the event log and marks of probes. Raises OSError."""
-    in_force.clear()
+    stored.clear()
     for path in (store.SOURCE, *glob(f"{events.EVENTS}*"), *glob(f"{events.PROBES}/*")):
         Path(path).unlink(missing_ok=True)
     for directory in (

@@ -12,8 +12,6 @@ import sys
 from pathlib import Path
 
 from hook import __version__
-from hook.compile.compiler import compile_bytes
-from hook.compile.in_force import read_source
 from hook.core.base.system import trusted
 from hook.core.policy import store
 from hook.core.policy.model import Policy
@@ -107,6 +105,9 @@ def policy(seeded: bool = True, preset: str = "") -> Policy:
     `seeded`: whether a node without a policy gets `preset`.
     """
     if not _is_compiled():  # compile in memory: status and a dry run write nothing
+        from hook.compile.compiler import compile_bytes  # late: most nodes have a compiled policy
+        from hook.compile.in_force import read_source
+
         if not os.path.lexists(store.SOURCE):
             if not seeded:
                 raise NodeError(f"every container is refused: there is no {store.SOURCE}; run `reassert install`")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 
-from hook.compile import in_force
+from hook.compile import stored
 from hook.core.base.errors import ReassertError, describe
 from hook.node import services, systemd
 from hook.node.artifacts.dispatchers import pass_through, real_of, script
@@ -247,7 +247,7 @@ class Rewiring:
             journals.apply(journal, pause_before=self._first_to_pause(changes))
             journals.remove_directories(sorted(directories))
             if self._is_last():
-                in_force.clear()
+                stored.clear()
             if systemd.available() and (loses_plugin or self.stale_units):
                 systemd.run("daemon-reload")
                 if loses_plugin:
@@ -372,7 +372,7 @@ def rollback(journal: Journal, engine: AnyEngine, restart: bool, directory: str,
             f"not everything could be restored: {describe(error)}; fix that, then run `reassert uninstall`"
         ) from None
     if not Record.read(directory).engines():
-        in_force.clear()
+        stored.clear()
     if systemd.available() and journal.units:
         services.roll_back(journal.units)
     elif systemd.available() and services.has_units(step.path for step in journal.steps):

@@ -241,7 +241,7 @@ class CrioConfig(Config):
             for name, table in self._wrapped(values, choice, wiring).items():
                 settings[(*RUNTIMES, name)] = table
         if {HOOK, NRI} & set(choice.adapters):
-            entry = hooks_d(choice.program, "createRuntime", file=choice.hook_file)
+            entry = hooks_d(choice.program, choice.hook_file)
             wiring.artifacts.append((f"{HOOKS}/reassert.json", State(json.dumps(entry, indent=1).encode())))
             hooks = toml.get(values, _HOOKS_DIR, [])
             if HOOKS not in hooks:  # otherwise the command line sets it

@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any
 
 from hook.compile.compiler import compile_bytes
-from hook.compile.in_force import read_source, stored_header
+from hook.compile.in_force import read_source
 from hook.compile.source import Source, parse
+from hook.compile.stored import header_of
 from hook.core.base.compare import glob_match
 from hook.core.base.errors import ReassertError, describe
 from hook.core.base.finding import ERROR, OK, WARNING, exit_status, worst
@@ -36,7 +37,7 @@ from hook.node import kept
 from hook.node.accepted import ENGINE, Accepted, accepted_of
 from hook.node.change.record import Record
 from hook.node.engines.facts import containers_of
-from hook.node.kept import Gap
+from hook.node.kept import DRIFTED, EXEMPT, IN_POLICY, STATES, UNKNOWN, UNSEEN, Container, Gap
 from hook.node.words import about
 from hook.ops.adapter import Command
 from hook.ops.audit.draft import compared
@@ -45,12 +46,6 @@ from hook.ops.trust.generation import Store
 
 REFUSED = "refused: "
 """How an entry of `next_start` begins for a container that would not start."""
-
-UNSEEN = "could not be looked at"
-"""The cause of a container that is unknown."""
-
-IN_POLICY, DRIFTED, EXEMPT, UNKNOWN = "in policy", "drifted", "exempt", "unknown"
-STATES = (DRIFTED, UNKNOWN, EXEMPT, IN_POLICY)
 
 AT_ITS_START, AS_IN_FORCE = "its next start under this policy", "its next start, under the policy in force too"
 """Why a container differs from a draft."""
@@ -174,7 +169,6 @@ def read_round(policy_file: str, store_directory: str) -> Round:
     """The policy in force, and since when. Never raises for a node that is not wired."""
     _source.cache_clear()
     policy = store.load(policy_file, store_directory)
-    header, _ = stored_header(policy_file, store_directory)
     remembered = kept.read(store_directory)
     accepted: dict[str, Accepted] = {}
     try:
@@ -191,7 +185,7 @@ def read_round(policy_file: str, store_directory: str) -> Round:
     except (ReassertError, OSError):
         adapters, installed = {}, {}
     gaps = tuple(gap._replace(engine=containers_of(gap.engine)) for gap in remembered.wiring.gaps)
-    since = seconds_of((header or {}).get("since"))
+    since = seconds_of(header_of(policy_file, store_directory).get("since"))
     stores = {store_of(mount.source) for rule in policy.candidates(None) for mount in rule.mounts} - {""}
     generations = {trust: numbers[-1] for trust in stores if (numbers := Store(trust).numbers())}
     return Round(policy, since, installed, adapters, store_directory, gaps, generations, accepted=accepted)
@@ -285,6 +279,15 @@ class Audit:
     def changed(self) -> int:
         """How many containers a draft would start otherwise."""
         return sum(finding.is_changed() for finding in self.findings)
+
+    def as_kept(self) -> dict[str, Container]:
+        """What is remembered of them, by id."""
+        return {
+            each.id: Container(
+                each.state, self.directories.get(each.id, ""), each.engine, each.title, each.severity(), each.cause()
+            )
+            for each in self.findings
+        }
 
     def exit_status(self) -> int:
         """That of the worst container.

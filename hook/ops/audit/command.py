@@ -9,13 +9,12 @@ from collections import Counter
 
 from hook.core.base.errors import ReassertError, Usage
 from hook.core.policy.store import SOURCE, STORE, load
-from hook.inside.containers import chosen, marks, running
+from hook.inside.containers import chosen, running
+from hook.inside.traces import marks
 from hook.node.engines.facts import TRACES
+from hook.node.kept import DRIFTED, EXEMPT, UNKNOWN
 from hook.ops.audit.audit import (
     AT_ITS_START,
-    DRIFTED,
-    EXEMPT,
-    UNKNOWN,
     Audit,
     ContainerReport,
     Round,

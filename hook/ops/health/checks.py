@@ -34,9 +34,11 @@ from hook.node.engines import registry
 from hook.node.engines.base import NRI, Handler
 from hook.node.engines.facts import FACTS, containers_of
 from hook.node.engines.shims import listed
+from hook.node.kept import UNSEEN
 from hook.node.loaded import NOT_KNOWN, STARTS, differing, front_of, preexisting
 from hook.node.services import NOT_WANTED
 from hook.node.sources import OF_PODS, of_policy, taken_away
+from hook.ops.audit.remembered import unseen
 from hook.ops.health.node import EngineState, Node
 from hook.resident.terminal import counted
 
@@ -311,9 +313,6 @@ def containers(node: Node) -> Iterator[Finding]:
 
 def _differing(node: Node) -> Iterator[Finding]:
     """One finding for the containers that differ for the same reason."""
-    from hook.ops.audit import drift  # with it comes all that judges containers, which `install` needs not
-    from hook.ops.audit.audit import UNSEEN
-
     try:
         known = node.audited
     except (ReassertError, OSError) as error:
@@ -329,7 +328,7 @@ def _differing(node: Node) -> Iterator[Finding]:
         does = cause if cause == UNSEEN else f"{'differs' if len(found) == 1 else 'differ'} from the policy, {cause}"
         text = f"{counted(len(found), 'container')} {does}: {listed(found)}"
         yield Finding(severity, CONTAINERS, text, "reassert audit", engine=engine)
-    if left := drift.unseen(known):
+    if left := unseen(known):
         yield Finding(NOTE, CONTAINERS, f"{counted(left, 'new container')} not looked at yet", "reassert audit")
     if not names:
         count = counted(len(known.containers), "container")

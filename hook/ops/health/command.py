@@ -88,7 +88,8 @@ def _view(found: status.Status, options: argparse.Namespace) -> str:
 
 def _look_at_all(node: Node, bundle_path: str | None, output: str) -> int:
     """Looks at all containers first, adds what only `--all` looks at, and prints it. Returns the exit status."""
-    from hook.inside.containers import marks, running
+    from hook.inside.containers import running
+    from hook.inside.traces import marks
     from hook.node.engines.facts import TRACES
     from hook.ops.audit import drift
     from hook.ops.audit.audit import Audit, audit, read_round

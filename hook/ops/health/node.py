@@ -17,6 +17,7 @@ from hook.node.engines import registry
 from hook.node.engines.base import AnyEngine, Config, Handler
 from hook.node.kept import Audited, Kept
 from hook.node.loaded import STARTS, Loaded, installed_again, loaded
+from hook.ops.audit import remembered
 
 
 @dataclass(frozen=True)
@@ -94,9 +95,7 @@ class Node:
     @cached_property
     def audited(self) -> Audited:
         """What is known of running containers now. Raises ReassertError, OSError."""
-        from hook.ops.audit import drift  # with it comes all that judges containers
-
-        return drift.now(self.kept.audited, self.policy.fingerprint if self.policy else "")
+        return remembered.now(self.kept.audited, self.policy.fingerprint if self.policy else "")
 
     def accepted(self, state: EngineState) -> Accepted:
         """Returns what an administrator has accepted for an engine."""

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-from hook.compile.in_force import stored_header
+from hook.compile.stored import header_of
 from hook.core.base.errors import ReassertError
 from hook.core.base.finding import ERROR, NOTE, SEVERITIES, WARNING, Finding, exit_status, having
 from hook.core.base.system import timestamp
@@ -86,8 +86,7 @@ def status_of(node: Node) -> Status:
     found = Status(node, checks.all_of(node))
     found.unwired = any(each.severity == ERROR for each in checks.guarded(checks.handlers, node))
     found.enforces_nothing = checks.enforces_nothing(node)
-    header = stored_header(store.SOURCE, store.STORE)[0] or {}
-    found.since = str(header.get("since", ""))
+    found.since = str(header_of(store.SOURCE, store.STORE).get("since", ""))
     for state in node.wired:
         if state.meets_starts:
             _count_starts(found, state)

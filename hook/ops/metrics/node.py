@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from hook.agent.filecache import FileCache
-from hook.compile.in_force import stored_header
+from hook.compile.stored import header_of
 from hook.core.base.errors import ReassertError
 from hook.core.base.isotime import seconds_of
 from hook.core.base.logfile import LOST
@@ -23,7 +23,7 @@ from hook.core.policy import trust_layout as layout
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
 from hook.node import kept
-from hook.ops.audit.audit import DRIFTED, UNKNOWN
+from hook.node.kept import DRIFTED, UNKNOWN
 from hook.ops.audit.stale import Stale, stale
 from hook.ops.metrics.prometheus import Metrics
 from hook.ops.trust.der import parts, value
@@ -128,7 +128,7 @@ class NodeState:
 
     def _read(self) -> _Stored:
         stored = store.read_store(self._source, self._directory)
-        header = stored_header(self._source, self._directory)[0] or {}
+        header = header_of(self._source, self._directory)
         policy = stored.policy(self._source, [], "") if stored else None
         return _Stored(stored, seconds_of(header.get("compiledAt")), policy, bundle_files(policy) if policy else [])
 

@@ -11,7 +11,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
 
-from hook.compile.in_force import stored_header
+from hook.compile.stored import header_of
 from hook.core.base.errors import ReassertError
 from hook.core.base.text import printable, printable_lines
 from hook.core.policy import store
@@ -29,8 +29,7 @@ def show(source: str, store_directory: str, output: str) -> int:
     """Print the policy in force. Returns 1 if the policy file is not in force. Raises NotPermitted."""
     _check_permissions(source, store_directory)
     policy = store.load(source, store_directory)
-    header, _ = stored_header(source, store_directory)
-    known = header or {}
+    known = header_of(source, store_directory)
     status = [
         ("source", "source", source),
         ("sha256", "fingerprint", policy.fingerprint),

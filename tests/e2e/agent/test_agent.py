@@ -45,7 +45,7 @@ def test_a_containers_life(agent: Agent, bundle: Bundle) -> None:
 def test_a_refusal_of_the_warm_hook_reaches_the_engine_with_crun(agent: Agent, bundle: Bundle) -> None:
     """crun gives a hook no standard error; the agent writes to crun's."""
     hook = agent.only_warm(agent.hook_file())
-    bundle.spec["hooks"] = {"createRuntime": [oci_hook(str(REASSERT), "createRuntime", file=hook)]}
+    bundle.spec["hooks"] = {"createRuntime": [oci_hook(str(REASSERT), hook)]}
     bundle.save()
     container = Running("/usr/bin/crun", bundle)
     assert container.create() != 0

@@ -32,9 +32,8 @@ from hook.core.decide import Case
 from hook.core.linux.mountns import own_directories
 from hook.core.reserve.reserved_env import Reserved
 from hook.core.verdict import Verdict
+from hook.entry import SENTRY, protocol
 from hook.entry import hook as hooks
-from hook.entry import protocol
-from hook.entry.caller import SENTRY
 from hook.entry.write_spec import stamp
 from hook.resident.metrics import NoMetrics
 from unit.core.linux.node import Node, libc

@@ -13,7 +13,6 @@ from hook.compile.compiler import compile_bytes
 from hook.core.base.errors import ReassertError
 from hook.core.policy.model import Policy
 from hook.core.policy.store import NoPolicy
-from hook.entry.hook import STAGES
 from hook.node.artifacts.specs import base_spec, cdi_spec, oci_hook, reserved_env
 from hook.node.errors import NodeError
 from unit.support import document, policy, reassert
@@ -51,7 +50,7 @@ def test_device_for_each_rule_of_all_containers() -> None:
 
 def test_every_device_brings_the_verifying_hook() -> None:
     spec = cdi_spec(policy({"name": "ca", "env": [CA]}), PROGRAM)
-    entry = {"hookName": "createRuntime", **oci_hook(PROGRAM, "createRuntime")}
+    entry = {"hookName": "createRuntime", **oci_hook(PROGRAM)}
     assert spec["containerEdits"] == {"hooks": [entry]}
 
 
@@ -94,11 +93,10 @@ def test_command_prints_it(root_dir: Path) -> None:
     assert (relative.returncode, relative.stderr) == (2, "reassert: x is not an absolute path\n")
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_entry_has_what_past_holes_ask_for(stage: str) -> None:
-    entry = oci_hook(PROGRAM, stage)
+def test_every_entry_has_what_past_holes_ask_for() -> None:
+    entry = oci_hook(PROGRAM)
     assert entry["path"] == PROGRAM
-    assert entry["args"] == ["reassert", "hook", stage]
+    assert entry["args"] == ["reassert", "hook", "createRuntime"]
     assert entry["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "TZ=UTC0"]
     assert entry["timeout"] == 30
 

@@ -16,8 +16,8 @@ import pytest
 from hook.core.base.finding import ERROR, OK, WARNING
 from hook.core.policy.store import STORE
 from hook.node import kept
-from hook.ops.audit import drift
-from hook.ops.audit.audit import DRIFTED, IN_POLICY
+from hook.node.kept import DRIFTED, IN_POLICY
+from hook.ops.audit import drift, remembered
 from unit.ownmachine import Machine
 from unit.support import CONTAINERD, called, document
 
@@ -102,35 +102,35 @@ def seen(known: kept.Audited) -> dict[str, tuple[str, str]]:
 
 def test_containers_that_started_since_are_looked_at_and_nothing_is_kept(node: Node) -> None:
     right = node.start("a", RIGHT)
-    last = drift.now(kept.Audited(), node.in_force())
+    last = remembered.now(kept.Audited(), node.in_force())
     assert seen(last) == {"a": (IN_POLICY, OK)}
-    assert drift.now(last, node.in_force()) is last, "nothing has started or ended"
+    assert remembered.now(last, node.in_force()) is last, "nothing has started or ended"
     node.start("b", WRONG)
     waits = node.start("c", WRONG, is_started=False)
-    after = drift.now(last, node.in_force())
+    after = remembered.now(last, node.in_force())
     assert seen(after) == {"a": (IN_POLICY, OK), "b": (DRIFTED, ERROR)}
     os.unlink(f"/run/runc/{waits}/exec.fifo")
     node.end(right)
-    assert seen(drift.now(after, node.in_force())) == {"b": (DRIFTED, ERROR), "c": (DRIFTED, ERROR)}
+    assert seen(remembered.now(after, node.in_force())) == {"b": (DRIFTED, ERROR), "c": (DRIFTED, ERROR)}
     assert kept.read().audited == kept.Audited()
 
 
 def test_under_another_policy_every_container_is_looked_at_again(node: Node) -> None:
     node.start("a", RIGHT)
-    last = drift.now(kept.Audited(), node.in_force())
+    last = remembered.now(kept.Audited(), node.in_force())
     node.policy(exclude={"namespaces": ["none"]}, failurePolicy="Ignore")
-    after = drift.now(last, node.in_force())
+    after = remembered.now(last, node.in_force())
     assert after is not last
     assert (after.policy, seen(after)) == (node.in_force(), {"a": (IN_POLICY, OK)})
 
 
 def test_status_looks_at_the_newest_and_says_how_many_are_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "MOST", 1)
+    monkeypatch.setattr(remembered, "MOST", 1)
     node.start("a", RIGHT)
     time.sleep(0.01)  # the clock of the file system
     node.start("b", RIGHT)
-    known = drift.now(kept.Audited(), node.in_force())
-    assert (seen(known), drift.unseen(known)) == ({"b": (IN_POLICY, OK)}, 1)
+    known = remembered.now(kept.Audited(), node.in_force())
+    assert (seen(known), remembered.unseen(known)) == ({"b": (IN_POLICY, OK)}, 1)
 
 
 def told() -> list[str]:
