@@ -2,7 +2,7 @@
 
 The start path is this module and all modules that it imports. The frozen program runs them before PyInstaller's import
 machinery (packaging/frozen_start.py), and executes each of them when it first uses one of its names. They may import
-only each other, `sys`, `posix`, `_json`, `_signal`, `_thread`, `errno`, `time`, and what few starts need: ctypes and
+only each other, `sys`, `posix`, `_json`, `_signal`, `_thread`, `errno`, `time`, and what few starts need: _ctypes and
 some modules in C. No enum, re, dataclasses, os or json; `typing` and `collections.abc` for annotations alone, which the
 frozen program has not. The build refuses others. tests/unit/test_import_budget.py lists what a usual start executes.
 """

@@ -19,7 +19,7 @@ Entry = tuple[str, str, str]
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILTINS = {"sys", "posix", "_json", "errno", "time", "_signal", "_thread"}
-RARE = {"_blake2", "_sha2", "_sha256", "_socket", "binascii", "ctypes", "fcntl", "zlib"}
+RARE = {"_blake2", "_ctypes", "_sha2", "_sha256", "_socket", "binascii", "fcntl", "zlib"}
 """Files to load in some builds of Python. Few starts execute a module that imports one."""
 
 HEADER = 16

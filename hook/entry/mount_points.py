@@ -8,11 +8,11 @@ until the runtime has ended. buildah, also in podman, calls `create`, so a posts
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # a builtin that typeshed does not know
-import ctypes
 import posix
 from collections.abc import Sequence
 
 from hook.core.base.errors import ReassertError, describe
+from hook.core.linux import libc
 from hook.core.linux.mountns import open_without_links
 from hook.core.linux.walk import PathEscapes, Steps, Walks
 
@@ -104,7 +104,7 @@ def execute(real: str, arguments: list[str], environment: dict[bytes, bytes], *,
 def _become(real: str, arguments: list[str], environment: dict[bytes, bytes], parent: int) -> None:
     """As hook.entry.runtime executes the runtime. Does not return."""
     try:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
+        libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
         if posix.getppid() == parent:
             posix.execve(real, [real, *arguments], environment)
     except OSError as error:

@@ -131,7 +131,7 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> l
         and True not in [edit.can_be_written() for edit in decided.mounts]
         and not is_link(root + "/dev")
     ):
-        return []  # the usual case; the rest of the check loads ctypes
+        return []  # the usual case; the rest of the check loads _ctypes
 
     return early.astray(root, decided.mounts, spec, caller.still_waits)
 

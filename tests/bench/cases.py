@@ -155,6 +155,7 @@ def hook(bench: Bench) -> None:
         "reassert, verifies, warm": (node.warm_hook(policy), "prestart"),
     }
     for name, path in bench.others.items():
+        hooks[f"{name}, verifies"] = (path, "hook", *node.where(policy, path, name), "prestart")
         hooks[f"{name}, verifies, warm"] = (node.warm_hook(policy, path, name), "prestart")
     if "nvidia" in bench.peers:
         hooks["nvidia"] = (bench.peers["nvidia"] + "-hook", "prestart")

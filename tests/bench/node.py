@@ -109,12 +109,12 @@ class Node:
     def _script(self, policy: Path, program: str, name: str, file: str, *arguments: str) -> str:
         """What `dispatcher` of a program writes."""
         path = policy.parent / f"{name}-{file}"
-        command = [program or str(REASSERT), "dispatcher", *arguments, *self._where(policy, program, name)]
+        command = [program or str(REASSERT), "dispatcher", *arguments, *self.where(policy, program, name)]
         path.write_text(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
         path.chmod(0o755)
         return str(path)
 
-    def _where(self, policy: Path, program: str, name: str) -> list[str]:
+    def where(self, policy: Path, program: str, name: str) -> list[str]:
         """`options`, with a store of its own for another program."""
         return self.options(policy, f"store-{name}" if program else "store")
 
@@ -122,7 +122,7 @@ class Node:
         path = policy.parent / f"agent-{name}" / "agent.sock"
         if path.exists():
             return str(path)
-        command = [program or str(REASSERT), "agent", "--socket", str(path), *self._where(policy, program, name)]
+        command = [program or str(REASSERT), "agent", "--socket", str(path), *self.where(policy, program, name)]
         agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         atexit.register(agent.kill)
         self._agents.append(agent.pid)

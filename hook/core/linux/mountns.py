@@ -10,7 +10,6 @@ descriptors: a path below one is resolved in the mounts of the namespace that it
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import posix
 import sys
@@ -20,6 +19,7 @@ from typing import NoReturn
 
 from hook.core.base.errors import Unacceptable, Undecided
 from hook.core.base.mountinfo import Row, reach
+from hook.core.linux import libc
 
 # Numbers are the same on every architecture since Linux 5.0 (include/uapi/asm-generic/unistd.h).
 _OPEN_TREE, _MOVE_MOUNT, _OPENAT2, _MOUNT_SETATTR, _OPEN_TREE_ATTR = 428, 429, 437, 442, 467
@@ -29,7 +29,7 @@ _AT_FDCWD, _AT_EMPTY_PATH, _AT_STATX_DONT_SYNC, _AT_RECURSIVE = -100, 0x1000, 0x
 _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC = 1, posix.O_CLOEXEC
 _MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 0x4, 0x40
 _RESOLVE_NO_MAGICLINKS, _RESOLVE_NO_SYMLINKS, _RESOLVE_IN_ROOT, _RESOLVE_CACHED = 0x2, 0x4, 0x10, 0x20
-_STATX_TYPE, _STATX_INO, _STATX_MNT_ID, _STATX_SIZE = 0x1, 0x100, 0x1000, 256  # statx(2), struct statx
+_STATX_TYPE, _STATX_INO, _STATX_MNT_ID = 0x1, 0x100, 0x1000  # statx(2)
 _STATX_MASK, _STATX_INODE_AT, _STATX_DEVICE_AT, _STATX_MNT_ID_AT = 0, 32, 136, 144
 
 _MOUNT_ATTR = {  # include/uapi/linux/mount.h
@@ -55,16 +55,8 @@ _M_ARENA_MAX = -8
 
 _DIRECTORY = posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC
 
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.syscall.restype = ctypes.c_long
-_libc.syscall.argtypes = (ctypes.c_long, *[ctypes.c_void_p] * 6)  # of registers' size: integers, bytes, arrays
-
-# Types are made once: ctypes makes a new one for each `type * length`, and it takes as long as ten system calls.
-_STATX = ctypes.c_char * _STATX_SIZE  # struct statx
-_OPEN_HOW = ctypes.c_uint64 * 3  # struct open_how
-_ATTR = ctypes.c_uint64 * 4  # struct mount_attr
-_AT_ONCE = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_CACHED)
-_NO_LINKS = _OPEN_HOW(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
+_AT_ONCE = libc.words(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_CACHED)  # struct open_how
+_NO_LINKS = libc.words(posix.O_PATH | posix.O_CLOEXEC, 0, _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS)
 
 
 class _NothingIsLoaded:
@@ -203,9 +195,9 @@ def mount_without_links(root: int, path: str) -> int:
     if root < 0:
         return -1
     name = path.lstrip("/").encode("utf-8", "surrogateescape") or b"."
-    fd = _libc.syscall(_OPENAT2, root, name, _NO_LINKS, 24, 0, 0)
+    fd = libc.syscall(_OPENAT2, root, name, _NO_LINKS, 24, 0, 0)
     if fd < 0:
-        if ctypes.get_errno() == errno.ENOENT:
+        if libc.get_errno() == errno.ENOENT:
             raise FileNotFoundError(errno.ENOENT, "openat2", path)
         return -1
     try:
@@ -235,7 +227,7 @@ def status_at_once(path: str) -> posix.stat_result:
     The kernel answers at once for what it has in memory (openat2(2), RESOLVE_CACHED), also on such a file system.
     Otherwise, and before Linux 5.12, no file system is entered that may wait. Raises OSError, Undecided.
     """
-    fd = _libc.syscall(_OPENAT2, _AT_FDCWD, path.encode("utf-8", "surrogateescape"), _AT_ONCE, 24, 0, 0)
+    fd = libc.syscall(_OPENAT2, _AT_FDCWD, path.encode("utf-8", "surrogateescape"), _AT_ONCE, 24, 0, 0)
     if fd < 0:
         fd = reach(path, is_ours=False)
     try:
@@ -252,9 +244,9 @@ def status_at_once(path: str) -> posix.stat_result:
 
 def _asked(fd: int, path: bytes, flags: int, mask: int) -> bytes:
     """The kernel's struct statx, without a question to the server of a network or FUSE file system. Raises OSError."""
-    buffer = _STATX()
-    if _libc.statx(fd, path, flags | _AT_STATX_DONT_SYNC, mask, buffer) < 0:
-        code = ctypes.get_errno()
+    buffer = libc.Statx()
+    if libc.statx(fd, path, flags | _AT_STATX_DONT_SYNC, mask, buffer) < 0:
+        code = libc.get_errno()
         raise OSError(code, f"statx: {posix.strerror(code)}")
     data: bytes = buffer.raw
     return data
@@ -297,7 +289,7 @@ def clone_idmapped(fd: int, users: int, path: str, namespace: Namespace | None =
     flags = _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC | _AT_EMPTY_PATH
     tree = _call("open_tree", path, _OPEN_TREE, fd, "", flags, namespace=namespace)
     try:
-        attributes = _ATTR(_ATTR_IDMAP | _MOUNT_ATTR["ro"], 0, 0, users)
+        attributes = libc.words(_ATTR_IDMAP | _MOUNT_ATTR["ro"], 0, 0, users)
         _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", _AT_EMPTY_PATH, attributes, 32)
     except BaseException:
         posix.close(tree)
@@ -310,10 +302,10 @@ def remounted(tree: int, path: str) -> int:
 
     Takes `ro` off the detached mount itself too. Raises OSError.
     """
-    flags, attributes = _AT_EMPTY_PATH, _ATTR(0, _MOUNT_ATTR["ro"], 0, 0)
+    flags, attributes = _AT_EMPTY_PATH, libc.words(0, _MOUNT_ATTR["ro"], 0, 0)
     _call("mount_setattr", path, _MOUNT_SETATTR, tree, "", flags, attributes, 32)
-    flags, attributes = flags | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC, _ATTR(0, _ATTR_IDMAP, 0, 0)
-    result: int = _libc.syscall(_OPEN_TREE_ATTR, tree, b"", flags, attributes, 32, 0)
+    flags, attributes = flags | _OPEN_TREE_CLONE | _OPEN_TREE_CLOEXEC, libc.words(0, _ATTR_IDMAP, 0, 0)
+    result: int = libc.syscall(_OPEN_TREE_ATTR, tree, b"", flags, attributes, 32, 0)
     return result
 
 
@@ -329,7 +321,7 @@ def set_attributes(
 ) -> None:
     """Set mount(8) options of the mount at a descriptor; `recursive`: and of the mounts below it. Raises OSError."""
     wanted = sum(_MOUNT_ATTR.get(option, 0) for option in options)
-    attributes = _ATTR(wanted, clear, propagation, 0)
+    attributes = libc.words(wanted, clear, propagation, 0)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     _call("mount_setattr", path, _MOUNT_SETATTR, fd, "", flags, attributes, 32, namespace=namespace)
 
@@ -350,21 +342,21 @@ def open_plain(path: str, flags: int = posix.O_PATH) -> int:
 
 
 def _openat2(directory: int, path: str, flags: int, resolve: int) -> int:
-    how = _OPEN_HOW(flags | posix.O_CLOEXEC, 0, resolve)
+    how = libc.words(flags | posix.O_CLOEXEC, 0, resolve)
     name = path.encode("utf-8", "surrogateescape")
     for _ in range(_TRIES):
-        result: int = _libc.syscall(_OPENAT2, directory, name, how, 24, 0, 0)
+        result: int = libc.syscall(_OPENAT2, directory, name, how, 24, 0, 0)
         if result >= 0:
             return result
-        if ctypes.get_errno() != errno.EAGAIN:
+        if libc.get_errno() != errno.EAGAIN:
             break
     return _failed("openat2", path)
 
 
 def own_users() -> None:
     """Move this process, which has one thread, into a new user namespace (unshare(2)). Raises OSError."""
-    if _libc.unshare(_CLONE_NEWUSER) < 0:
-        code = ctypes.get_errno()
+    if libc.unshare(_CLONE_NEWUSER) < 0:
+        code = libc.get_errno()
         raise OSError(code, f"unshare: {posix.strerror(code)}")
 
 
@@ -381,15 +373,15 @@ def mount_tmpfs(path: str, options: str) -> None:
         (None, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY, None),
         (b"tmpfs", b"tmpfs", _MS_NOSUID_NODEV, options.encode()),
     ):
-        if _libc.mount(source, name, kind, ctypes.c_ulong(flags), data) < 0:
+        if libc.mount(source, name, kind, flags, data) < 0:
             _failed("mount", path)
 
 
 def unmount(path: str) -> None:
     """Detach all mounts from a path, also where they are in use (umount2(2)). Raises OSError where there is none."""
-    if _libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
+    if libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) < 0:
         _failed("umount2", path)
-    while _libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
+    while libc.umount2(path.encode(), _MNT_DETACH | _UMOUNT_NOFOLLOW) == 0:
         pass
 
 
@@ -401,7 +393,7 @@ def own_mounts(read_only: list[str], has_devices: bool) -> None:
 
     `has_devices`: whether device nodes outside /dev can be opened. Raises Undecided, Unacceptable, OSError.
     """
-    if _libc.unshare(_CLONE_NEWNS) < 0:
+    if libc.unshare(_CLONE_NEWNS) < 0:
         _failed("unshare", "/")
     with Namespace(0) as here:
         dev = clone_source("/dev", ["rbind", "rslave"])
@@ -417,26 +409,30 @@ def own_mounts(read_only: list[str], has_devices: bool) -> None:
 
 def own_directories() -> None:
     """Give this thread a root, a working directory and a umask of its own (unshare(2), CLONE_FS). Raises OSError."""
-    if _libc.unshare(_CLONE_FS) < 0:
-        code = ctypes.get_errno()
+    if libc.unshare(_CLONE_FS) < 0:
+        code = libc.get_errno()
         raise OSError(code, f"unshare: {posix.strerror(code)}")
 
 
 def few_arenas() -> None:
     """Keep malloc(3) from giving each thread a heap of its own, which would never shrink (mallopt(3))."""
-    if hasattr(_libc, "mallopt"):  # glibc
-        _libc.mallopt(_M_ARENA_MAX, 1)
+    try:
+        libc.function("mallopt", 2)(_M_ARENA_MAX, 1)
+    except OSError:  # another library than glibc
+        pass
 
 
 def trim_memory() -> None:
     """Give free pages of malloc(3) back to the kernel (malloc_trim(3))."""
-    if hasattr(_libc, "malloc_trim"):  # glibc
-        _libc.malloc_trim(0)
+    try:
+        libc.function("malloc_trim", 1)(0)
+    except OSError:  # another library than glibc
+        pass
 
 
 def _setns(fd: int) -> None:
-    if _libc.setns(fd, _CLONE_NEWNS) < 0:
-        code = ctypes.get_errno()
+    if libc.setns(fd, _CLONE_NEWNS) < 0:
+        code = libc.get_errno()
         raise OSError(code, f"cannot enter the mount namespace: {posix.strerror(code)}")
 
 
@@ -448,12 +444,12 @@ def _call(name: str, path: str, number: int, *arguments: object, namespace: Name
     """
     converted = [a.encode("utf-8", "surrogateescape") if isinstance(a, str) else a for a in arguments]
     every = (number, *converted, *[0] * (6 - len(converted)))
-    result: int = namespace.call(_libc.syscall, *every) if namespace else _libc.syscall(*every)
+    result: int = namespace.call(libc.syscall, *every) if namespace else libc.syscall(*every)
     return result if result >= 0 else _failed(name, path)
 
 
 def _failed(name: str, path: str) -> NoReturn:
-    code = ctypes.get_errno()
+    code = libc.get_errno()
     if code == errno.ENOSYS:
         raise OldKernel(f"this kernel has no {name}(2); looking at mounts needs Linux 5.12 or later")
     raise OSError(code, f"{name}: {posix.strerror(code)}", path)
