@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import signal
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -12,6 +15,7 @@ from pathlib import Path
 import marks
 import pytest
 
+from e2e.cri.client import wait_for
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
@@ -262,3 +266,45 @@ def test_what_dockerfiles_use_works_as_before(wired: Builder) -> None:
         assert {*expected} <= {*wired.build(dockerfile, *given)}, name
     said = "\n".join(wired.build(f"FROM {BARE}\nRUN exit 42\n", fails=True))
     assert "exit code: 42" in said
+
+
+def steps(token: str) -> list[str]:
+    """Processes with this text in their command line, from outside."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended
+            if token in path.read_text():
+                found.append(path.parent.name)
+    return found
+
+
+def traces(node: BootedNode) -> set[str]:
+    """The mounts that dockerd sees, and the directories that a step can leave."""
+    dockerd = node.run("cat", "/run/docker.pid").stdout
+    mounts = {row.split()[4] for row in node.path(f"/proc/{dockerd}/mountinfo").read_text().splitlines()}
+    tops = ("/run/reassert", "/run/docker", "/run/runc", "/tmp", "/var/lib/docker/buildkit/executor", "/sys/fs/cgroup")
+    directories = node.run("find", *tops, "-type", "d", check=False).stdout.splitlines()
+    return mounts | {path for path in directories if not path.startswith("/sys") or "buildkit/" in path}
+
+
+def cancel(builder: Builder, number: int, token: str) -> None:
+    """Sends a signal to the client, as a terminal does to each of its processes, when the step runs."""
+    line = builder.command(dockerfile=f"FROM {BARE}\nRUN echo begun; sleep 1000; : {token}\n")
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as client:
+        wait_for(lambda: bool(steps(token)), "the step begins", lambda: f"the build: {client.poll()}")
+        os.killpg(client.pid, number)
+        client.communicate(timeout=60)
+    wait_for(lambda: not steps(token), "the step ends")
+
+
+def test_a_cancelled_build_ends_its_step_and_leaves_nothing(wired: Builder) -> None:
+    """By Ctrl-C, by what `timeout` sends, and by a client that is gone. BuildKit calls `kill` and `delete`."""
+    show = f"{HOSTILE}{SHOW}"
+    assert {*WANTED} <= {*wired.build(show)}
+    before = traces(wired.node)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        cancel(wired, number, f"step-{number}-of-{wired.node.directory.name}")
+        wait_for(
+            lambda: traces(wired.node) == before, "nothing is left", lambda: str(sorted(traces(wired.node) ^ before))
+        )
+        assert {*WANTED} <= {*wired.build(show)}
