@@ -317,12 +317,13 @@ def _check_allowed(place: _Place, env: dict[str, Any], source: Env) -> Iterator[
         right = DENY if source.instead.lower() == DENY.lower() else "{absent: true}"
         why = f"gives the container the text {source.instead!r}; did you mean {right}?"
         yield place.problem(f"{ELSE} of {name} {why}", ELSE, severity="warning")
+    if source.default is not None and source.instead is None and not source.denies:
+        why = f"removes {name}, and default gives it to a container without it; leave one of them out"
+        yield place.problem(f"{ELSE} of {name} {why}", ELSE)
     if name == HOME:
         why = "a runtime then sets it by /etc/passwd of the image"
         if source.default is None:
             yield place.problem(f"a container may be without {name}: {why}; give it a default", "name")
-        if source.instead is None and not source.denies:
-            yield place.problem(f"{ELSE} of {name}: it cannot be absent: {why}; write a value or {DENY}", "name")
         if source.pattern is not None and glob_match(source.pattern, ""):
             yield place.problem(f"pattern of {name}: it matches an empty one: {why}", "pattern")
 

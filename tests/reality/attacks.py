@@ -241,7 +241,8 @@ class Attacks:
             [f"{name} =x"],
             [f"{name}=evil", f"{name}\0"], [f"{name}=evil", f"{name}\0x=y"], [f"{name}=evil", name],
             [f"{name}=evil\n"], [f"A={name}=evil"], [f"{name}==evil"], [f"{name}\0\0=z", f"{name}=evil"], ["=",
-            f"={name}=evil"],
+            f"={name}=evil"], [f"{name}=void"], [f"{name}=none", f"{name}=all"], [f"{name}=all", f"{name}=none"],
+            [f"{name}=/home/a"], [f"{name}=/home/../etc"], [f"{name}=low", name], [f"{name}=h\nh"], [f"{name}=Deny"],
         )  # fmt: skip
         for entry in entries:
             self.add("env", entry=entry)

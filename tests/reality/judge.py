@@ -213,7 +213,20 @@ class AuditedRules:
         return not (ignore and self.reserved.undecidable)
 
     def _wrong(self, view: View, when: str) -> list[Violation]:
-        return self._wrong_env(view.env, "env") + self._wrong_mounts(view, when)
+        return self._wrong_env(view.env, "env") + self._wrong_choices(view.env) + self._wrong_mounts(view, when)
+
+    def _wrong_choices(self, env: list[bytes]) -> list[Violation]:
+        """Names with allowed values that have another one than asked for, or than what it gets in place of that."""
+        if not self._must() or is_odd(self.case):
+            return []
+        asked = [feature["entry"] for feature in features(self.case, "env")]
+        found = []
+        for name in self.reserved.allowed:
+            has = [entry.partition(b"=")[2].decode() for entry in env if entry.startswith(f"{name}=".encode())]
+            wanted = self.reserved.chosen(name, asked)
+            if has != [wanted] * (wanted is not None):
+                found.append(Violation("env wrong", f"{name}: chosen {asked}, wanted {wanted!r}, has {has}"))
+        return found
 
     def _wrong_env(self, env: list[bytes], what: str) -> list[Violation]:
         if not self._must():
@@ -223,6 +236,11 @@ class AuditedRules:
             has = [entry for entry in env if entry.partition(b"=")[0] == name.encode()]
             if has != ([] if value is None else [f"{name}={value}".encode()]):
                 found.append(Violation(f"{what} wrong", f"{name}: wanted {value!r}, has {has}"))
+        for name in self.reserved.allowed:
+            has = [entry for entry in env if entry.partition(b"=")[0] == name.encode()]
+            values = [entry.decode(errors="replace").partition("=") for entry in has]
+            if len(has) > 1 or not all(equals and self.reserved.may_choose(name, value) for _, equals, value in values):
+                found.append(Violation(f"{what} wrong", f"{name}: wanted an allowed value, has {has}"))
         for entry in env:
             name = entry.partition(b"=")[0].decode(errors="replace")
             if name not in self.reserved.env and self.reserved.wanted(name)[0]:
@@ -336,10 +354,15 @@ class AuditedRules:
             return []
         for feature in features(self.case, "env"):
             name, equals, value = feature["entry"].partition("=")
-            if not equals or "\0" in name or name not in self.reserved.deny or name not in self.reserved.env:
+            if not equals or "\0" in name or name not in self.reserved.deny:
                 continue
-            if self.reserved.env[name] != value:
+            if name in self.reserved.env and self.reserved.env[name] != value:
                 return [Violation("denial ignored", f"{feature['entry']} was set, {name} is reserved with Deny")]
+        entries = [feature["entry"] for feature in features(self.case, "env")]
+        for name in self.reserved.deny & {*self.reserved.allowed}:
+            last = [entry for entry in entries if entry.partition("=")[0] == name][-1:]
+            if any("=" in entry and not self.reserved.may_choose(name, entry.partition("=")[2]) for entry in last):
+                return [Violation("denial ignored", f"{last[0]} was set, which a rule does not allow")]
         return []
 
     def _should_not_run(self, outcome: Outcome, adapter: str) -> list[Violation]:
@@ -352,7 +375,7 @@ class AuditedRules:
         above = forbidden_above(self.case, self.reserved)
         if above and self._must():
             found.append(Violation("volume above started", above))
-        keeps = adapter in EXECS and (self.reserved.env or self.reserved.patterns)
+        keeps = adapter in EXECS and self.reserved.has_env()
         execs = outcome.execs if keeps else []
         odd = [one.feature for one in execs if one.status == 0 and is_odd_exec(one.feature)]
         return found + [Violation("odd exec started", str(one)) for one in odd]

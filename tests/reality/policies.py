@@ -16,6 +16,10 @@ ENV: list[dict[str, Any]] = [
     {"name": "WITH", "value": "a=b c\té"},
     {"name": "HOME", "value": "/node/home"},
     {"name": "PATH", "value": "/usr/bin:/bin"},
+    {"name": "GPUS", "oneOf": ["none", "void"], "else": "void"},
+    {"name": "LEVEL", "oneOf": ["low", ""], "pattern": "h*h", "else": "Deny"},
+    {"name": "DEBUG", "oneOf": ["0"]},
+    {"name": "WORK", "pattern": "/home/*", "default": "/home/app"},
 ]
 BROKEN_ENV: list[dict[str, Any]] = [
     {"name": "NODE_GPU", "valueFrom": {"file": "{NODE}/nowhere"}},

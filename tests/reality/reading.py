@@ -24,6 +24,7 @@ SPECIAL = ("/proc", "/dev", "/sys")
 class Reserved:
     """What a case's container must have. `env`: None for a name that must be absent. `patterns`: globs of such names.
 
+    `allowed`: the entry of the policy for a name of which the container may choose the value.
     `undecidable`: for a fault of the node what must be there is unknown.
     `deny`: names and paths for which a conflict means no start.
     """
@@ -31,6 +32,7 @@ class Reserved:
     enforced: bool = True
     env: dict[str, str | None] = field(default_factory=dict)
     patterns: list[str] = field(default_factory=list)
+    allowed: dict[str, dict[str, Any]] = field(default_factory=dict)
     mounts: list[dict[str, Any]] = field(default_factory=list)
     undecidable: bool = False
     deny: set[str] = field(default_factory=set)
@@ -41,13 +43,40 @@ class Reserved:
 
     def is_empty(self) -> bool:
         """Whether nothing is reserved."""
-        return not (self.env or self.patterns or self.mounts or self.devices)
+        return not (self.has_env() or self.mounts or self.devices)
+
+    def has_env(self) -> bool:
+        """Whether a name of env is reserved."""
+        return bool(self.env or self.patterns or self.allowed)
 
     def wanted(self, name: str) -> tuple[bool, str | None]:
-        """Whether a name of env is reserved, and its value."""
+        """Whether one value of a name is reserved, and which."""
         if name in self.env:
             return True, self.env[name]
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns), None
+
+    def may_choose(self, name: str, value: str) -> bool:
+        """Whether the container may choose this value of a name with allowed ones."""
+        entry = self.allowed[name]
+        glob = entry.get("pattern")
+        by_glob = glob is not None and fnmatch.fnmatchcase(value, glob) and ".." not in value.split("/")
+        named = [
+            *entry.get("oneOf", []),
+            entry.get("default"),
+            None if entry.get("else") == "Deny" else entry.get("else"),
+        ]
+        return by_glob or value in named
+
+    def chosen(self, name: str, entries: list[str]) -> str | None:
+        """What a container with these entries of env has for a name with allowed values; None if it lacks the name."""
+        default, other = (self.allowed[name].get(key) for key in ("default", "else"))
+        *_, (_, equals, value) = [
+            ("", "", ""),
+            *(one.partition("=") for one in entries if one.partition("=")[0] == name),
+        ]
+        if not equals:
+            return default
+        return value if self.may_choose(name, value) else other if isinstance(other, str) else default
 
 
 def features(case: Case, *kinds: str) -> list[Feature]:
@@ -80,12 +109,9 @@ def read(case: Case) -> Reserved:
         for glob in rule.get("deviceAllocations", {}).get("exclusive", []):
             reserved.devices |= {name for name in GPUS if fnmatch.fnmatchcase("{NODE}/dev/" + name, glob)}
         for entry in rule.get("env", []):
-            if deny:
+            if deny or entry.get("else") == "Deny":
                 reserved.deny.add(entry["name"])
-            if "*" in entry["name"]:
-                reserved.patterns.append(entry["name"])
-            else:
-                reserved.env[entry["name"]] = _value(entry, reserved)
+            _add_env(entry, reserved)
         for mount in rule.get("mounts", []):
             if mount.get("hostPath", "").endswith("/missing"):
                 if mount.get("onMissingSource") == "Skip":
@@ -95,6 +121,15 @@ def read(case: Case) -> Reserved:
             if deny:
                 reserved.deny.add(mount["mountPath"])
     return reserved
+
+
+def _add_env(entry: dict[str, Any], reserved: Reserved) -> None:
+    if "oneOf" in entry or "pattern" in entry:
+        reserved.allowed[entry["name"]] = entry
+    elif "*" in entry["name"]:
+        reserved.patterns.append(entry["name"])
+    else:
+        reserved.env[entry["name"]] = _value(entry, reserved)
 
 
 def every_reserved(case: Case) -> Reserved:
@@ -308,8 +343,10 @@ def _allowed_above(one: Feature, case: Case, reserved: Reserved) -> bool:
 
 
 def innocent_entry(entry: str, reserved: Reserved) -> bool:
-    """Whether an entry of env keeps away from every reserved name."""
-    name, equals, _ = entry.partition("=")
+    """Whether an entry of env keeps away from every reserved name, and is of the values that are allowed."""
+    name, equals, value = entry.partition("=")
+    if name in reserved.allowed and not reserved.may_choose(name, value):
+        return False
     return bool(name and equals) and "\0" not in entry and not reserved.wanted(name)[0]
 
 

@@ -188,8 +188,11 @@ class Start:
             self.adapter == "hook"
         ):  # it cannot set env; something before it did, as the NRI plugin and base_runtime_spec do
             reserved = read(self.case)
-            wanted = reserved.env if reserved.enforced else {}
-            bundle.spec["process"]["env"] += [f"{name}={value}" for name, value in wanted.items() if value is not None]
+            env = bundle.spec["process"]["env"]
+            wanted = reserved.env | {name: reserved.chosen(name, []) for name in reserved.allowed}
+            given = {entry.partition("=")[0] for entry in env} & {*reserved.allowed}
+            if reserved.enforced:
+                env += [f"{name}={value}" for name, value in wanted.items() if value is not None and name not in given]
         bundle.write(self._hook() if self.adapter in ("hook", "both") else hook)
         pid_file = bundle.directory / "pid"
         arguments = ["create", "--bundle", str(bundle.path), "--pid-file", str(pid_file)]

@@ -288,19 +288,24 @@ class Allowed(Env):
         instead = given.get(ELSE)
         self.denies = instead == DENY
         """Whether a value that is not allowed refuses the container."""
-        self.instead: str | None = instead if isinstance(instead, str) and not self.denies else None
-        """The value in place of one that is not allowed, None if the name is removed."""
         self.default: str | None = given.get(DEFAULT)
         """The value of a container without the name, None if it stays without."""
-        others = [text for text in (self.instead, self.default) if text is not None]
-        self.listed: list[str] = [*given.get(ONE_OF, ()), *others]
+        text = self.default if instead is None else instead
+        self.instead: str | None = text if isinstance(text, str) and not self.denies else None
+        """The value in place of one that is not allowed, None if the name is removed: never beside a default, which a
+        hook would then want after the wrapper."""
+        self.listed: list[str] = [*given.get(ONE_OF, ()), *[text for _, text in self._others()]]
         """The allowed values that the policy file has."""
 
     def literals(self) -> list[tuple[tuple[str | int, ...], str]]:
         """The values of `oneOf`, of `else` and of `default`."""
         listed = [((ONE_OF, number), text) for number, text in enumerate(self.given.get(ONE_OF, ()))]
-        others = (((ELSE,), self.instead), ((DEFAULT,), self.default))
-        return [*listed, *[(field, text) for field, text in others if text is not None]]
+        return [*listed, *self._others()]
+
+    def _others(self) -> list[tuple[tuple[str, ...], str]]:
+        """The values of `else` and of `default`."""
+        both = ((field, self.given.get(field)) for field in (ELSE, DEFAULT))
+        return [((field,), text) for field, text in both if isinstance(text, str) and (field, text) != (ELSE, DENY)]
 
     def by_default(self, read: Callable[[str], str | None]) -> Given | None:
         """`default`, None without one: the container is without the name."""
