@@ -124,6 +124,7 @@ def main(arguments: list[str]) -> int:
             parser.of(arguments).print_help()
             return 2
         options.typed = typed
+        gc.freeze()  # what was imported is never garbage, so no search begins with it
         gc.enable()
         status = _run(options, arguments)
         sys.stdout.flush()

@@ -134,11 +134,18 @@ class Audited:
         return sum(container.state == state for container in self.containers.values())
 
 
+class Answer(NamedTuple):
+    """What an engine's program printed (hook.node.answers). `files`: the state of each on which that depends."""
+
+    text: str
+    files: dict[str, list[int]]
+
+
 @dataclass
 class Kept:
     """The content of node.json. `verified`: by engine. `place`: where the metrics have counted the event log to.
 
-    `findings`: the errors and warnings of the last look at the wiring.
+    `findings`: the errors and warnings of the last look at the wiring. `answers`: by command.
     """
 
     wiring: Wiring = field(default_factory=Wiring)
@@ -146,6 +153,7 @@ class Kept:
     audited: Audited = field(default_factory=Audited)
     place: tuple[int, int, int] | None = None
     findings: list[Finding] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
 
 
 def age(when: float) -> float:
@@ -165,6 +173,7 @@ def read(store: str = STORE) -> Kept:
         _part(_audited, data.get("audited")) or Audited(),
         _part(_place, data.get("place")),
         _part(_findings, data.get("findings")) or [],
+        {str(command): said for command, each in _items(data.get("answers")) if (said := _part(_answer, each))},
     )
 
 
@@ -237,6 +246,11 @@ def _audited(data: Any) -> Audited:
     containers = {str(key): Container(*(str(each[name]) for name in names)) for key, each in data["containers"].items()}
     marks = {str(path): str(mark) for path, mark in data["marks"].items()}
     return Audited(int(data["when"]), str(data["policy"]), containers, marks, [str(each) for each in data["told"]])
+
+
+def _answer(data: Any) -> Answer:
+    text, files = data
+    return Answer(str(text), {str(path): [int(number) for number in state] for path, state in files.items()})
 
 
 def _place(data: Any) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from hook.node import answers
 from hook.node.errors import NodeError
 from hook.resident import oplog
 
@@ -164,15 +165,22 @@ def output(arguments: list[str], failed: str) -> str:
     return done.stdout
 
 
+_VERSION = re.compile(r"\bv?(\d+)\.(\d+)\.(\d+)")
+
+
 def version_of(program: str, oldest: tuple[int, int]) -> tuple[int, int, int]:
     """Returns the version that an engine's program prints. Raises NodeError if it prints none, or an older one."""
-    done = command([program, "--version"])
-    found = re.search(r"\bv?(\d+)\.(\d+)\.(\d+)", done.stdout)
-    name = os.path.basename(program)
-    if done.returncode or found is None:
-        said = " ".join((done.stdout + done.stderr).split())
-        raise NodeError(f"`{name} --version` prints no version: {said!r}")
-    major, minor, patch = map(int, found.groups())
+    asked, name = [which(program) or program, "--version"], os.path.basename(program)
+
+    def run() -> str:
+        done = command(asked)
+        if done.returncode or not _VERSION.search(done.stdout):
+            said = " ".join((done.stdout + done.stderr).split())
+            raise NodeError(f"`{name} --version` prints no version: {said!r}")
+        return done.stdout
+
+    ((major, minor, patch),) = _VERSION.findall(answers.ask(asked, run, lambda _: ()))[:1]
+    major, minor, patch = int(major), int(minor), int(patch)
     if (major, minor) < oldest:
         raise NodeError(f"{name} {major}.{minor} is too old; {oldest[0]}.{oldest[1]} or later is supported")
     return major, minor, patch

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from hook.core.base.errors import ReassertError
 from hook.core.policy.model import Policy
-from hook.node import agent, kept, services
+from hook.node import agent, answers, kept, services
 from hook.node.accepted import Accepted, accepted_of
 from hook.node.change import journal
 from hook.node.change.program import policy
@@ -111,14 +111,15 @@ class Node:
 def look(record: Record, name: str | None = None) -> Node:
     """Returns the node with every engine, or with the engine of this name."""
     node = Node(record, [], {}, name is None, kept=kept.read())
-    for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
-        part = record.parts.get(each, OwnerRecord())
-        try:
-            engine = registry.engine(each)
-            now = engine.read()
-            node.engines.append(EngineState(engine, part, now, loaded(engine, now, part)))
-        except ReassertError as error:
-            node.broken[each] = str(error)
+    with answers.known(node.kept.answers):
+        for each in [name] if name else sorted({*registry.installed(), *record.engines()}):
+            part = record.parts.get(each, OwnerRecord())
+            try:
+                engine = registry.engine(each)
+                now = engine.read()
+                node.engines.append(EngineState(engine, part, now, loaded(engine, now, part)))
+            except ReassertError as error:
+                node.broken[each] = str(error)
     try:
         node.policy = policy(seeded=False)
     except ReassertError as error:

@@ -16,7 +16,7 @@ from hook.node.accepted import HANDLER
 from hook.node.change import journal
 from hook.node.change.record import Record
 from hook.node.engines import registry
-from hook.node.kept import LEFT_OUT, Gap, Kept, Wiring
+from hook.node.kept import LEFT_OUT, Answer, Gap, Kept, Wiring
 from hook.ops.health import checks
 from hook.ops.health.node import look
 from hook.resident import oplog
@@ -30,7 +30,7 @@ def record(installed: Record, store: str = STORE) -> None:
     """
     before = kept.read(store)
     is_changing = journal.is_locked()
-    seen, findings = ({}, None) if is_changing else _look(installed)
+    seen, findings, answers = ({}, None, before.answers) if is_changing else _look(installed)
     is_kept = False
 
     def change(now: Kept) -> None:
@@ -38,6 +38,7 @@ def record(installed: Record, store: str = STORE) -> None:
         if now.wiring == before.wiring:
             now.wiring, is_kept = after, True
             now.findings = now.findings if findings is None else findings
+            now.answers = answers
 
     after = _after(before.wiring, installed, seen)
     if not is_changing and not journal.is_locked():
@@ -49,10 +50,12 @@ def record(installed: Record, store: str = STORE) -> None:
     _tell_problems(before.findings, before.findings if findings is None else findings)
 
 
-def _look(installed: Record) -> tuple[dict[str, dict[str, int] | None], list[Finding] | None]:
-    """Which handlers of each engine are wired (hook.node.wired.look), and what is wrong with the node.
+def _look(
+    installed: Record,
+) -> tuple[dict[str, dict[str, int] | None], list[Finding] | None, dict[str, Answer]]:
+    """Which handlers of each engine are wired (hook.node.wired.look), what is wrong, and what engines' programs said.
 
-    The latter is None where systemd does not answer.
+    What is wrong is None where systemd does not answer.
     """
     with systemd.remembering([*services.UNITS, *services.TIMERS, services.PLUGIN, *registry.units()]) as told:
         node = look(installed)
@@ -62,7 +65,7 @@ def _look(installed: Record) -> tuple[dict[str, dict[str, int] | None], list[Fin
             if told and state.engine.running()
         }
         found = [each for each in checks.all_of(node) if each.severity in (ERROR, WARNING)]
-    return seen, found if told else None
+    return seen, found if told else None, node.kept.answers
 
 
 def _after(before: Wiring, installed: Record, seen: dict[str, dict[str, int] | None]) -> Wiring:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from hook.core.base.jsontext import Malformed
 from hook.core.facts.cri import call, pairs
 from hook.core.policy.model import Policy, excluded
-from hook.node import systemd
+from hook.node import answers, systemd
 from hook.node.engines import shims, toml
 from hook.node.engines.base import CDI, HOOK, LOADED_SECONDS, NRI, RUNTIME, Daemon, Wiring
 from hook.node.engines.containerd.config import ContainerdConfig
@@ -87,7 +89,11 @@ class Containerd(Daemon[ContainerdConfig]):
     def _dump(self, config_file: str) -> Dump:
         """Returns the values that a configuration file and its imports have in containerd. Raises NodeError."""
         command = [self._called("containerd"), "--config", config_file, "config", "dump"]
-        shown = systemd.output(command, f"containerd does not accept {self._config_file}")
+
+        def run() -> str:
+            return systemd.output(command, f"containerd does not accept {self._config_file}")
+
+        shown = answers.ask(command, run, lambda text: _read_for(config_file, text))
         return toml.parse(shown, "containerd config dump")
 
     def loaded(self, config: ContainerdConfig) -> ContainerdConfig:
@@ -154,6 +160,31 @@ class Containerd(Daemon[ContainerdConfig]):
     def _called(self, program: str) -> str:
         """Returns the path of one of containerd's own programs, or its name, for a message that it is missing."""
         return self.which(program) or program
+
+
+def _read_for(main: str, shown: str) -> set[str] | None:
+    """The files that `config dump` reads, with all that is in the directories of imports.
+
+    None for a pattern that releases of containerd understand in different ways: a relative one, or one of directories.
+    `shown`: what it has printed, with the imports by default.
+    """
+    found: set[str] = {main}
+    pending, parsed = [main], set[str]()
+    patterns = [*toml.parse(shown, main).get("imports", [])]
+    try:
+        while pending:
+            path = pending.pop()
+            parsed.add(path)
+            patterns += toml.parse(toml.decode(Path(path).read_bytes()), path).get("imports", [])
+            for directory, name in (os.path.split(str(pattern)) for pattern in patterns):
+                if not os.path.isabs(directory) or glob.has_magic(directory):
+                    return None
+                inside = [f"{directory}/{each}" for each in os.listdir(directory)]
+                found |= {directory, *inside}
+                pending += {each for each in inside if fnmatchcase(each, f"{directory}/{name}")} - parsed - {*pending}
+    except (OSError, NodeError):
+        return None
+    return found
 
 
 def _default_spec(configured: str, ctr: str) -> dict[str, Any]:
