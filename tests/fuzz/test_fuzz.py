@@ -26,7 +26,9 @@ BUGS = {
     "certificate": ("hook/ops/trust/certificate.py", ".split()).lower()", ".split())"),
     "front": ("packaging/front/front.c", "if (*size && strings[*size - 1] != '\\0')", "if (0)"),
 }
-"""By target: a file, a text in it, and what it is replaced by. The first three and `state` were holes once."""
+"""By target: a file, a text in it, and what it is replaced by. The first three and `state` were holes once.
+
+The coverage of the package of that file guides the target here."""
 
 
 def fuzz(target: str, tree: Path, scratch: Path) -> subprocess.CompletedProcess[str]:
@@ -37,7 +39,8 @@ def fuzz(target: str, tree: Path, scratch: Path) -> subprocess.CompletedProcess[
         source = f'-DFRONT="{tree}/packaging/front/front.c"'
         subprocess.run(["gcc", *sanitizers, "-DREPLAY", source, "-o", command[0], str(HERE / "front.c")], check=True)
     else:
-        command = [sys.executable, str(HERE / "drive.py"), target, "--tree", str(tree)]
+        package = BUGS[target][0].rpartition("/")[0].replace("/", ".")
+        command = [sys.executable, str(HERE / "drive.py"), target, "--tree", str(tree), "--guide", package]
         command += [f"-runs={RUNS.get(target, 3000)}", "-seed=1", f"-artifact_prefix={scratch}/"]
     return subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
 
