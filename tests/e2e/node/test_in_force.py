@@ -11,10 +11,11 @@ from typing import Any
 import marks
 import pytest
 
-from e2e.cri.client import CriError
+from e2e.cri.client import CriError, wait_for
 from e2e.cri.hostile import ENV
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
+from e2e.node.engines import CONFIG
 from e2e.node.wired import FILES, PACKAGED, POLICY, POLICY_FILE, Wirable, package, usual_config
 from e2e.support import TOP
 
@@ -162,3 +163,36 @@ def test_each_command_of_the_page_lets_containers_start(node: Wirable) -> None:
         node.install("--no-probe")
     node.booted.path(POLICY_FILE).write_text(ENFORCE)
     node.pod_gets("runc")
+
+
+ADDED = "/etc/containerd/conf.d/99-reassert-z.toml"
+OTHER = "[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.other]\nruntime_type = 'io.containerd.runc.v2'"
+CHANGES = (
+    (f'echo "version = 3\n{OTHER}" > {ADDED}', f"rm {ADDED}", "containers of other start without reassert"),
+    (f"cp -p {CONFIG} /root; echo [ >> {CONFIG}", f"cat /root/config.toml > {CONFIG}", "containerd does not accept"),
+    (
+        "mv /usr/bin/containerd /root; ln -s false /usr/bin/containerd",
+        "rm /usr/bin/containerd; mv /root/containerd /usr/bin",
+        "prints no version",
+    ),
+)
+"""Changes of what containerd says, as commands, what undoes each, and what `status` says of it."""
+
+
+@marks.promise("`status` asks an engine's program again once its answer may be another one")
+def test_status_knows_a_change_of_containerd_at_once(node: Wirable) -> None:
+    """Though it does not ask containerd as long as nothing has changed."""
+    node.install("--no-probe")
+
+    def remembers() -> bool:
+        node.node("status", "--record")
+        answers = json.loads(node.booted.path("/var/lib/reassert/node.json").read_text())["answers"]
+        return [any(word in command for command in answers) for word in ("--version", "config dump")] == [True, True]
+
+    for change, undo, said in CHANGES:
+        wait_for(remembers, "what containerd says is remembered: its version and its configuration")
+        assert reassert(node, "status").returncode == 0
+        node.booted.run("sh", "-c", change)
+        found = reassert(node, "status")
+        node.booted.run("sh", "-c", undo)
+        assert (found.returncode, said in found.stdout) == (1, True), found.stdout
