@@ -203,9 +203,10 @@ def start_entry(workpath: Path) -> Entry:
 
 
 # Python imports `encodings` first, and base_library.zip is the first entry of sys.path. Here it is a directory that has
-# only the files that every start needs, so no zip file is read by Python code and no long directory is listed. The
-# three modules of `encodings` that every start loads are in one file.
+# only the files that starts need, so no zip file is read by Python code and no long directory is listed. The three
+# modules of `encodings` that every start loads are in one file.
 _FIRST = "base_library.zip"
+_EARLY = {"_blake2", "_ctypes", "_json"}
 _ENCODINGS = """
 import sys
 for name, code in "PARTS":
@@ -220,7 +221,7 @@ _CODECS = (
 
 
 def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> tuple[list[Entry], list[Entry]]:
-    """Datas and binaries with `encodings` and `_json` in the first entry of sys.path, and without unused codecs."""
+    """Datas and binaries with `encodings` and _EARLY in the first entry of sys.path, and without unused codecs."""
     codecs = {Path(dest).stem: source for dest, source, _ in datas if dest.startswith("encodings/")}
     constants = {
         "PARTS": tuple((f"encodings.{name}", _code(codecs[name])) for name in ("aliases", "utf_8")),
@@ -230,7 +231,7 @@ def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> 
     datas = [entry for entry in datas if not entry[0].startswith("encodings/")]
     datas += [(f"{_FIRST}/encodings/{name}.pyc", codecs[name], "DATA") for name in ("__init__", *_CODECS)]
     binaries = [
-        (f"{_FIRST}/{Path(dest).name}" if Path(dest).name.startswith("_json.") else dest, source, kind)
+        (f"{_FIRST}/{Path(dest).name}" if Path(dest).name.partition(".")[0] in _EARLY else dest, source, kind)
         for dest, source, kind in binaries
         if not Path(dest).name.startswith(("_codecs_", "_multibytecodec"))
     ]

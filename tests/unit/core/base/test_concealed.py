@@ -14,6 +14,7 @@ import pytest
 
 from hook.compile.in_force import refresh
 from hook.core.base.concealed import KEY, concealed
+from hook.core.base.system import read_file
 from unit.support import ROOT, document
 
 pytestmark = marks.promise(
@@ -64,6 +65,27 @@ def test_a_compiled_policy_comes_with_the_key(root_dir: Path) -> None:
         assert len(key) == 32
     hash_of(SECRET, root_dir / "store")
     assert (root_dir / "store" / KEY).read_bytes() == key, "it stays"
+
+
+def test_a_key_that_was_replaced_counts_and_is_read_once(root_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(path: str, limit: int) -> bytes:
+        read.append(path)
+        return read_file(path, limit)
+
+    monkeypatch.setattr("hook.core.base.concealed.read_file", counted)
+    hashes = []
+    for fill in (b"a", b"b"):
+        (root_dir / "new").write_bytes(fill * 32)
+        (root_dir / "new").chmod(0o600)
+        (root_dir / "new").rename(root_dir / KEY)
+        hashes += [hash_of(SECRET, root_dir) for _ in range(3)]
+    assert len({*hashes[:3]}) == len({*hashes[3:]}) == 1
+    assert hashes[0] != hashes[3]
+    assert read == [str(root_dir / KEY)] * 2
+    (root_dir / KEY).chmod(0o640)
+    assert hash_of(SECRET, root_dir) is None
 
 
 def _missing(store: Path) -> None:
