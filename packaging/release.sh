@@ -5,8 +5,7 @@
 #
 #   sudo packaging/release.sh                          unsigned
 #   sudo packaging/release.sh --key ~/.ssh/release     sign SHA256SUMS with a key of ssh-keygen
-#   sudo packaging/release.sh --architecture arm64     on amd64, emulated by qemu-user-static. CPython is built without
-#                                                      profile and link-time optimisation: slower than on arm64
+#   sudo packaging/release.sh --architecture arm64     on amd64, emulated by qemu-user-static
 #   sudo packaging/release.sh --root DIR --output DIR  other places
 #   packaging/release.sh --publish REGISTRY            build nothing: push the image and the chart of what was built, and
 #                                                      write the index of all releases (packaging/release/publish.py)

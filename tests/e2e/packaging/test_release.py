@@ -57,12 +57,6 @@ def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_what_cpython_is_profiled_with_runs_without_other_packages() -> None:
-    command = [sys.executable, "-I", "-S", str(TOP / "packaging/release/profile.py"), str(TOP), "2"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
-
-
 @pytest.fixture(scope="module")
 def base() -> Iterator[Path]:
     """A base for the image: busybox and the C library."""
