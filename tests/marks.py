@@ -124,6 +124,7 @@ PARAMETERS = {
     "today=docker": "docker 28.5",
     "today=podman": "podman 5.8",
     "runtime=runsc": "runsc 20240729",
+    "real=2024": "runsc 20240729",
 }
 """What a test is tried with, by a fixture or parameter and its value, in the order of the table."""
 

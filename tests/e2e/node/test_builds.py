@@ -224,8 +224,11 @@ def test_verify_builds_and_says_where_it_cannot(wired: Builder) -> None:
 
 def test_a_step_has_the_nodes_values_and_leaves_nothing_of_them(each: Builder) -> None:
     """A runtime makes /etc/ssl for the mount where the image has none."""
-    dockerfile = f"FROM {BARE}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n{SHOW}RUN echo made > /made; mkdir -p /etc/own\n"
-    assert {*WANTED} <= {*each.build(dockerfile, "--tag=reassert.test/built:1")}
+    (each.node.directory / "secret").write_text("hidden\n")
+    secret = f"--secret=id=token,src={each.node.directory}/secret"
+    run = "RUN --mount=type=secret,id=token cat /run/secrets/token; echo made > /made; mkdir -p /etc/own\n"
+    dockerfile = f"FROM {BARE}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n{SHOW}{run}"
+    assert {*WANTED, "hidden"} <= {*each.build(dockerfile, secret, "--tag=reassert.test/built:1")}
     layers = [*each.paths("reassert.test/built:1").values()]
     assert not [path for layer in layers for path in layer if path.startswith("etc/ssl")], layers
     assert [path for layer in layers for path in layer if path in ("made", "etc/own")], layers
