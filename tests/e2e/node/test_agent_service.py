@@ -7,8 +7,9 @@ import json
 import re
 import shutil
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,19 @@ from e2e.cri.client import Pod, wait_for
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import FORMATS, RUNC, containerd_config
-from e2e.node.wired import FILES, KATA, NVIDIA, POLICY, POLICY_FILE, PROGRAM, Wirable, assert_put_back
+from e2e.node.wired import (
+    FILES,
+    KATA,
+    NVIDIA,
+    PACKAGED,
+    POLICY,
+    POLICY_FILE,
+    PROGRAM,
+    Wirable,
+    assert_put_back,
+    package,
+    without_package,
+)
 from e2e.support import REASSERT
 
 pytestmark = [
@@ -95,19 +108,27 @@ def booted(module_boot: Boot) -> BootedNode:
     files |= {"/loop/config.json": BUNDLE, "/loop/state.json": STATE}
     node = module_boot("trixie", config=containerd_config(FORMATS["trixie"], HANDLERS), files=files)
     node.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
+    package(node)
     return node
 
 
 @pytest.fixture
 def node(booted: BootedNode) -> Iterator[Wirable]:
     """After every test reassert is taken out, and nothing is different from before."""
-    wirable = Wirable(booted, booted.snapshot())
+    wirable = Wirable(booted, booted.snapshot(), PACKAGED)
     yield wirable
     wirable.take_out()
     booted.path(POLICY_FILE).write_text(POLICY)
     assert wirable.changes() == []
     assert not booted.path("/run/reassert/agent").exists()
     assert [booted.property(unit, "LoadState") for unit in (*UNITS, PLUGIN)] == ["not-found"] * 3
+
+
+@pytest.fixture
+def copied(node: Wirable) -> Iterator[Wirable]:
+    """With a program that install puts in place, and that goes."""
+    with without_package(node) as wirable:
+        yield wirable
 
 
 @contextmanager
@@ -141,7 +162,8 @@ def told(node: Wirable, unit: str) -> dict[str, str]:
     "The operation log says why a start is cold and who asked, and nothing of an innocent warm start; "
     "repeated lines are counted"
 )
-def test_installed_by_default_it_answers_every_start(node: Wirable) -> None:
+def test_installed_by_default_it_answers_every_start(copied: Wirable) -> None:
+    node = copied
     node.install()
     assert is_active(node)
     assert node.status()[0] == 0
@@ -231,7 +253,7 @@ def test_metrics_and_the_journal_tell_of_warm_and_cold_starts(node: Wirable) -> 
     assert [entry["REASSERT_START"] for entry in mine] == ["warm", "cold"]
     assert mine[0]["REASSERT_RULE"] == ["company-ca", "gpu"]
     assert json.loads(mine[1]["REASSERT_JSON"])["cold"] == "absent"
-    shown = booted.run("/opt/reassert/reassert", "events", "-o", "json", "--event", "container.edited").stdout
+    shown = booted.run(node.program, "events", "-o", "json", "--event", "container.edited").stdout
     logged = [json.loads(line) for line in shown.splitlines()]
     node_name = booted.run("uname", "-n").stdout.strip()
     assert [line for line in logged if line["container"].get("container") in ("warm", "absent")] == [
@@ -322,11 +344,12 @@ def test_an_install_sets_level_and_format_of_the_services_log_until_they_are_uns
     assert any(re.match(r"timestamp=\S+Z level=info event=agent.started ", line) for line in said())
 
 
-def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -> None:
+def test_containers_are_created_while_it_comes_changes_and_goes(copied: Wirable) -> None:
     """Upgrades, a failed one, an uninstall: none of the starts fails, none is unadjusted while it is wired.
 
     A start is wholly the old version's or the new one's. An upgrade changes nothing else, and restarts no engine.
     """
+    node = copied
     booted = node.booted
     other = str(twin(booted.directory / "twin"))
     node.install("--no-probe")
@@ -384,8 +407,9 @@ def test_containers_are_created_while_it_comes_changes_and_goes(node: Wirable) -
     node.node("uninstall")
 
 
-def test_one_process_answers_and_runs_the_plugin(node: Wirable) -> None:
+def test_one_process_answers_and_runs_the_plugin(copied: Wirable) -> None:
     """Also after a service of the plugin's own, as earlier versions installed it, and never are there two plugins."""
+    node = copied
     booted = node.booted
     node.install("--adapter", "runtime,nri", "--no-probe")
     assert resident(node) == [f"{SERVICE} agent --log-format=logfmt --nri"]
@@ -446,22 +470,29 @@ def resident(node: Wirable) -> list[str]:
 @contextmanager
 def watched_plugins(node: Wirable) -> Iterator[None]:
     """Meanwhile there are never two processes that run the plugin: NRI refuses what two plugins set."""
-    script = """
-    while [ ! -e /run/watched ]; do
-      found=$(grep -lz -x -e '[n]ri' -e '--nr[i]' /proc/[0-9]*/cmdline 2> /dev/null | grep -c .)
-      [ "$found" = "$last" ] || echo "$found"
-      last=$found
-      sleep 0.02
-    done
-    """
-    watching = subprocess.Popen(node.booted.command("sh", "-c", script), stdout=subprocess.PIPE, text=True)
+    seen, ended = set(), threading.Event()
+
+    def look() -> None:
+        while not ended.wait(0.02):
+            seen.add(plugins(node, SERVICE) + plugins(node, PLUGIN))
+
+    watching = threading.Thread(target=look)
+    watching.start()
     try:
         yield
     finally:
-        node.booted.path("/run/watched").touch()
-        said, _ = watching.communicate(timeout=30)
-        node.booted.path("/run/watched").unlink()
-    assert set(said.split()) == {"0", "1"}, said
+        ended.set()
+        watching.join()
+    assert seen == {0, 1}
+
+
+def plugins(node: Wirable, unit: str) -> int:
+    """How many processes of a unit run the plugin."""
+    found = 0
+    with suppress(OSError):  # the unit ends, or a process
+        for process in node.booted.path(f"/sys/fs/cgroup/system.slice/{unit}/cgroup.procs").read_text().split():
+            found += not {"nri", "--nri"}.isdisjoint(Path(f"/proc/{process}/cmdline").read_text().split("\0"))
+    return found
 
 
 def assert_runs_what_is_installed(node: Wirable) -> None:
