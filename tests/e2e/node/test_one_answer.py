@@ -15,7 +15,8 @@ from e2e.cri.hostile import ENV
 from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.wired import COMPANY, FILES, PACKAGED, package, usual_config, with_program_and_images
+from e2e.node.engines import FORMATS, RUNC, containerd_config
+from e2e.node.wired import COMPANY, FILES, KATA, PACKAGED, package, with_program_and_images
 
 pytestmark = marks.promise("No two commands disagree about a node", about="Node")
 
@@ -46,8 +47,7 @@ def errors(node: BootedNode) -> tuple[int, set[str]]:
 
 
 def test_a_handler_that_cannot_be_wired_is_an_error_everywhere_until_it_is_accepted(module_boot: Boot) -> None:
-    node = module_boot("forky", config=usual_config("forky"), files=FILES)
-    node.path("/usr/local/bin/nvidia-container-runtime").chmod(0o755)
+    node = module_boot("forky", config=containerd_config(FORMATS["forky"], (RUNC, KATA)), files=FILES)
     package(node)
     node.wait_for_cri()
     done = node.run(PACKAGED, "install", "--engine", "containerd", "--no-probe")

@@ -163,7 +163,10 @@ def test_it_is_wired_tested_shown_and_taken_out_to_the_byte(today: Engine) -> No
 @marks.claim("mounts", "runtime")
 @marks.claim("exec", "runtime")
 @marks.claim("exclusive", "runtime")
-def test_env_mounts_exec_and_devices_are_the_nodes(today: Engine, strict: Engine) -> None:
+@marks.claim("absent-env", "runtime")
+def test_env_mounts_exec_and_devices_are_the_nodes_and_a_user_reads_why_it_is_refused(
+    today: Engine, strict: Engine
+) -> None:
     opens = ("sh", "-c", "cat /dev/gpu0 2>&1 || mknod /dev/x c 240 0 && cat /dev/x 2>&1")
     device = ("--rm", "--device=/dev/gpu0", "--cap-add=mknod")
     assert "'/dev/gpu0': No such device or address" in today.run(*device, command=opens, check=False)
@@ -174,11 +177,6 @@ def test_env_mounts_exec_and_devices_are_the_nodes(today: Engine, strict: Engine
     today.run("--detach", "--name=during", command=("sleep", "1000"))
     assert today("exec", ENV, "during", *SHOW) == CORRECTED
     assert "'/dev/x': Operation not permitted" in today.run(*device, command=opens, check=False)
-
-
-@marks.claim("absent-env", "runtime")
-def test_what_a_rule_refuses_does_not_start_and_the_user_reads_why(today: Engine, strict: Engine) -> None:
-    strict.install("--no-probe")
     said = today.run("--rm", "--env=PYTHONHTTPSVERIFY=0", check=False)
     assert "reassert: refused" in said
     assert "PYTHONHTTPSVERIFY" in said
