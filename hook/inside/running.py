@@ -152,11 +152,10 @@ def look(taken: Taken, plan: Plan, spec: Spec, node: Node, rootfs: str) -> Probl
     `rootfs`: the container's root on the node, without symbolic links. Raises Undecided, OSError.
     """
     table = taken.table()
-    devices = (
-        devices_below(taken.root, "", table, exclusive=plan.exclusive, opened=open_walked)
-        if plan.exclusive is not None
-        else []
-    )
+    devices = []
+    if plan.exclusive is not None:
+        plan.exclusive.leave_inert(spec.device_rules)
+        devices = devices_below(taken.root, "", table, exclusive=plan.exclusive, opened=open_walked)
     mounts = _View(taken.root, table, spec, node, plan, rootfs).problems(plan.mounts) if plan.mounts else []
     return mounts, devices
 

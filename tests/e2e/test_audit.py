@@ -333,6 +333,21 @@ def test_a_device_that_was_made_inside_is_seen(node: Node, bundle: Bundle, real:
         assert "/dev/shm-gpu0 in the container is" in difference["message"]
 
 
+def test_a_node_that_the_container_cannot_open_at_its_usual_place_is_no_drift(
+    node: Node, bundle: Bundle, real: str
+) -> None:
+    """NVIDIA's library makes such nodes of /dev/nvidia-caps in each container that uses it."""
+    machine = Machine(node, bundle)
+    node.compile(node.policy.read_text().replace('"/dev/gpu*"', "/dev/kmsg"))
+    machine.give("/dev/gpu1", 1)
+    with guarded("wrapper", real, node, bundle) as container:
+        container.exec("/bin/mknod", "/dev/kmsg", "c", "1", "11")
+        assert seen(node, container)["state"] == "in policy"
+        container.exec("/bin/mknod", "/dev/mine", "c", "1", "11")
+        (difference,) = seen(node, container)["differences"]
+        assert "/dev/mine in the container is /dev/kmsg" in difference["message"]
+
+
 HIDING = """\
 #include <pthread.h>
 #include <stdio.h>

@@ -14,6 +14,7 @@ import marks
 import pytest
 from unit.kubelet import claim, entry, state, write_checkpoint
 
+from e2e.runtimes import guarded
 from e2e.support import REASSERT, Bundle, Node, need, run
 
 pytestmark = marks.promise(
@@ -184,3 +185,49 @@ def test_the_hook_refuses_what_it_comes_too_late_for(kubelet: Path, node: Node, 
         said = hooked(node, bundle)
         assert complaint in said
         assert bool(said) == bool(complaint), said
+
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+WITH_A_MOUNT = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  kubelet: {root: KUBELET}
+  rules:
+  - name: gpu
+    env: [{name: NVIDIA_VISIBLE_DEVICES, valueFrom: {deviceAllocation: {default: void}}}]
+    mounts: [{hostPath: CA, mountPath: /etc/ssl, readOnly: true}]
+"""
+
+
+@marks.hole(
+    "NVIDIA's runtime writes `void` in place of a GPU's UUID in its CDI modes: each container with a GPU was refused "
+    "where a rule with a mount or `exclusive` applied too",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="low",
+)
+@pytest.mark.parametrize("written", ["void", "all"])
+def test_void_is_what_nvidias_runtime_leaves_of_an_allocated_gpu(
+    pair: tuple[str, str], kubelet: Path, node: Node, bundle: Bundle, written: str
+) -> None:
+    """It stands behind reassert, and gives the GPU that the variable names. No other value is let through."""
+    real, adapter = pair
+    node.compile(WITH_A_MOUNT.replace("KUBELET", str(kubelet)))
+    write_checkpoint(kubelet, entry(UID, "c", "GPU-4", envs={VISIBLE: "GPU-4"}))
+    bundle.pod()
+    bundle.spec["process"]["env"] = ["PATH=/bin", f"{VISIBLE}=GPU-4"]
+    nvidias = node.directory / "nvidias-runtime"
+    change = f"s/{VISIBLE}=GPU-4/{VISIBLE}={written}/"
+    create = f"case \" $* \" in *' create '*) sed --in-place {change} {bundle.config} ;; esac"
+    nvidias.write_text(f'#!/bin/sh\n{create}\nexec {real} "$@"\n')
+    nvidias.chmod(0o755)
+    container = guarded(adapter, str(nvidias), node, bundle)
+    if written == "void":
+        with container:
+            assert [each for each in container.environ() if each.startswith(VISIBLE)] == [f"{VISIBLE}=void"]
+            assert container.mounts("/etc/ssl")
+        assert [edit["name"] for event in node.logged() for edit in event["edits"]] == ["/etc/ssl"]
+    else:
+        assert container.create() != 0
+        assert f"env {VISIBLE} is not what the policy wants" in container.output()

@@ -20,11 +20,10 @@ from hook.core.reserve.edits import Reason
 from hook.core.reserve.mounts import KIND
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.plan import Plan
+from hook.core.reserve.reserved_env import VISIBLE_GPUS
 
 _MADE_BY_THE_SENTRY = ("/dev", "/proc", "/sys", "/tmp")  # noqa: S108  # of the container
 """The places at which gVisor mounts something of its own if config.json does not (runsc/boot/vfs.go)."""
-
-_GPUS = "NVIDIA_VISIBLE_DEVICES"
 
 
 def astray(
@@ -45,13 +44,15 @@ def astray(
     `allocations`: the container's: runsc --nvproxy and NVIDIA's hook give the GPUs that env asks for
     (runsc/specutils/nvidia.go). Raises Unacceptable, OSError.
     """
-    if plan.exclusive is not None and not plan.env.owner(_GPUS):
-        entries = [entry.partition("=")[2] for entry in spec.env if entry.partition("=")[0] == _GPUS]
-        given = ["", "void", "none", *[allocation.env.get(_GPUS, "") for allocation in allocations]]
+    if plan.exclusive is not None and not plan.env.owner(VISIBLE_GPUS):
+        entries = [entry.partition("=")[2] for entry in spec.env if entry.partition("=")[0] == VISIBLE_GPUS]
+        given = ["", "void", "none", *[allocation.env.get(VISIBLE_GPUS, "") for allocation in allocations]]
         exclusive = [*plan.exclusive.nodes.values(), *plan.exclusive.patterns]
         rules = [rule.name for rule, path in exclusive if path.startswith("/dev/nvidia")]
         if rules and not set(entries) <= set(given):
-            message = f"env {_GPUS} asks for devices that are exclusive, which gVisor or NVIDIA's hook would give"
+            message = (
+                f"env {VISIBLE_GPUS} asks for devices that are exclusive, which gVisor or NVIDIA's hook would give"
+            )
             return [Reason(rules[0], "device", message)]
     if plan.exclusive is not None:
         # runsc drops `nodev` of a read-only root.

@@ -53,6 +53,7 @@ class Closed:
                     self._placed.setdefault(pair, rule)
                 if pattern in facts.unread and self.unread is None:
                     self.unread = rule, facts.unread[pattern]
+        self._inert: set[Number] = set()
         refused: dict[Number, tuple[Rule, str]] = {}
         kept = set(facts.allocated)
         for device in container.start.devices:
@@ -67,6 +68,13 @@ class Closed:
         self._of_systemd = container.start.of_systemd
         self.nodes.update((number, refused[number]) for number in refused.keys() - kept - self.nodes.keys())
 
+    def leave_inert(self, rules: list[DeviceRule]) -> None:
+        """From now on, let a running container have nodes at their places on the node that its cgroup rules close.
+
+        NVIDIA's library makes those of /dev/nvidia-caps in each container that uses it, and opens none.
+        """
+        self._inert = self.nodes.keys() - set(self.usable(rules))
+
     def _is_free(self, number: Number) -> bool:
         pty = number[0] == "c" and number[1] in PTYS
         return number in EVERY_CONTAINERS_NUMBERS or number in self._facts.allocated or pty
@@ -74,11 +82,12 @@ class Closed:
     def rule_for(self, number: Number, path: str) -> Rule | None:
         """The rule against a device node at a cleaned path of the container; None if it may be there."""
         if number in self.nodes:
-            return self.nodes[number][0]
+            rule, place = self.nodes[number]
+            return None if path == place and number in self._inert else rule
         if self._is_free(number):
             return None
-        rule = next((rule for rule, pattern in self.patterns if glob_match(pattern, path)), None)
-        return rule or (self.unread[0] if self.unread else None)
+        by_name = next((rule for rule, pattern in self.patterns if glob_match(pattern, path)), None)
+        return by_name or (self.unread[0] if self.unread else None)
 
     def device(self, device: Device) -> Rule | None:
         """The rule against an object of linux.devices."""

@@ -9,6 +9,8 @@ from hook.core.container.start import Entries, Places, places_of, values_of
 from hook.core.policy.sources import Allowed, not_allowed
 from hook.core.reserve.edits import EDITS, Edit
 
+VISIBLE_GPUS, VOID = "NVIDIA_VISIBLE_DEVICES", "void"
+
 
 class SetEnv(Edit):
     """Exactly one entry `name=value`, or none if `value` is None."""
@@ -39,8 +41,12 @@ class SetEnv(Edit):
         return ""
 
     def takes_effect(self) -> bool:
-        """Whether processes have the value already: of a name that occurs twice, runc and crun use the last value."""
-        return self.value is not None and self.before[-1:] == [self.value]
+        """Whether processes have the value already: of a name that occurs twice, runc and crun use the last value.
+
+        NVIDIA's runtime gives the GPUs that the value names, and leaves `void`, which names none, in its place.
+        """
+        left = {self.value, VOID} if self.name == VISIBLE_GPUS else {self.value}
+        return self.value is not None and bool(self.before) and self.before[-1] in left
 
     def before_and_after(self) -> tuple[object, object]:
         """The values before, and the value after."""

@@ -61,6 +61,15 @@ def test_env_of_the_process_counts_and_config_json_says_why(
     assert all("/x" not in d.message for d in told), "no value is shown"
 
 
+def test_void_of_nvidias_runtime_does_not_differ() -> None:
+    """It writes that in place of what the variable had, and gave the container these GPUs."""
+    rule = {"name": "gpu", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "GPU-4"}]}
+    for has, known in (("void", 0), ("all", 1), ("none", 1)):
+        env = [f"NVIDIA_VISIBLE_DEVICES={has}"]
+        assert len(differences(env, rule, env=env)) == known
+    assert len(differences(["CA=void"], CA, env=["CA=void"])) == 1
+
+
 @pytest.mark.parametrize(
     ("has", "configured", "why"),
     [
