@@ -56,8 +56,8 @@ def look_at(policy: Policy) -> Iterator[Placed]:
             if mount.source not in looked_at:
                 looked_at.add(mount.source)
                 place = ("spec", "rules", number, "mounts", index, "hostPath")
-                yield from _at(place, rule, _host_path(rule, mount))
-            for finding in _without_place(rule, mount):
+                yield from _at(place, rule, _host_path(rule, mount, policy))
+            for finding in _without_place(rule, mount, policy):
                 field = "allowBelow" if finding.severity == WARNING else "mountPath"
                 yield from _at(("spec", "rules", number, "mounts", index, field), rule, [finding])
 
@@ -247,11 +247,15 @@ def of_policy(policy: Policy, engines: Iterable[str] = ()) -> Iterator[Finding]:
     `engines`: as for `never_known`.
     """
     for _, finding in [*look_at(policy), *never_known(policy, engines), *no_checkpoint(policy)]:
-        if finding.severity == ERROR and policy.mode == AUDIT:
-            text = f"{finding.text} (not in Audit mode, which is in force)"
-            yield replace(finding, severity=NOTE, text=text)
-        else:
-            yield finding
+        is_tried = finding.severity == ERROR and policy.mode == AUDIT
+        yield replace(finding, severity=NOTE) if is_tried else finding
+
+
+def _refused(rule: Rule, policy: Policy, why: str) -> str:
+    """What becomes of a container that a rule refuses. `why`: after the word."""
+    if policy.mode == AUDIT or rule.is_audited:
+        return f"would be refused{why}; in Audit mode it starts and is reported"
+    return f"is refused{why}"
 
 
 def _value_file(rule: Rule, env: Env, path: str, policy: Policy) -> Iterator[Finding]:
@@ -259,7 +263,7 @@ def _value_file(rule: Rule, env: Env, path: str, policy: Policy) -> Iterator[Fin
     try:
         first_line(path)
     except (Untrusted, Undecided, OSError) as error:
-        becomes = "is refused (failurePolicy: Fail)"
+        becomes = _refused(rule, policy, " (failurePolicy: Fail)")
         if policy.failure_policy != "Fail":
             becomes = "starts without it (failurePolicy: Ignore)"
         why, remedy = _said(error, path)
@@ -267,7 +271,7 @@ def _value_file(rule: Rule, env: Env, path: str, policy: Policy) -> Iterator[Fin
         yield Finding(ERROR, POLICY, text, remedy)
 
 
-def _host_path(rule: Rule, mount: Mount) -> Iterator[Finding]:
+def _host_path(rule: Rule, mount: Mount, policy: Policy) -> Iterator[Finding]:
     """Yields the problems of a hostPath: it is missing, not root's alone, or neither a file nor a directory."""
     label = f"rule {rule.name}: hostPath {mount.source}"
     try:
@@ -280,7 +284,7 @@ def _host_path(rule: Rule, mount: Mount) -> Iterator[Finding]:
             becomes = "the mount is left out on this node (onMissingSource: Skip)"
             yield Finding(NOTE, POLICY, f"{label}: {error.strerror}; {becomes}")
             return
-        becomes = "every container that the rule matches is refused (onMissingSource: Fail)"
+        becomes = f"every container that the rule matches {_refused(rule, policy, ' (onMissingSource: Fail)')}"
         remedy = build_command(mount.source)
         how = "" if remedy else ". Create it on this node, or set onMissingSource: Skip"
         yield Finding(ERROR, POLICY, f"{label}: {error.strerror}; {becomes}{how}", remedy)
@@ -296,7 +300,7 @@ def _host_path(rule: Rule, mount: Mount) -> Iterator[Finding]:
         yield Finding(ERROR, POLICY, f"{label} cannot be read: {describe(error)}")
 
 
-def _without_place(rule: Rule, mount: Mount) -> Iterator[Finding]:
+def _without_place(rule: Rule, mount: Mount, policy: Policy) -> Iterator[Finding]:
     """Yields what cannot be mounted below a read-only hostPath, since that has no file or directory to mount it on."""
     if not mount.source or "ro" not in mount.options or not os.path.isdir(mount.source):
         return
@@ -311,8 +315,8 @@ def _without_place(rule: Rule, mount: Mount) -> Iterator[Finding]:
         if not between.isdisjoint(parents(path)) or not lacks(mount.source, path[len(mount.destination) :]):
             continue
         becomes = "every container that the rule matches" if severity == ERROR else "a container with a mount there"
-        why = no_place(path, mount.destination, mount.source)
-        yield Finding(severity, POLICY, f"rule {rule.name}: {becomes} is refused: {why}")
+        then = _refused(rule, policy, f": {no_place(path, mount.destination, mount.source)}")
+        yield Finding(severity, POLICY, f"rule {rule.name}: {becomes} {then}")
 
 
 def _kind(mode: int) -> str:

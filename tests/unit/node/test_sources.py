@@ -125,7 +125,16 @@ def test_audit_mode_refuses_nothing_yet(root_dir: Path) -> None:
     assert [finding.severity for finding in of_policy(policy(mounting(path)))] == [ERROR]
     [finding] = of_policy(policy(mounting(path), mode="Audit"))
     assert finding.severity == NOTE
-    assert finding.text.endswith("(not in Audit mode, which is in force)")
+    tried = "would be refused (onMissingSource: Fail); in Audit mode it starts and is reported"
+    assert tried in finding.text
+    assert found(mounting(path), mode="Audit") == [(ERROR, str(finding))]
+    enforced = {"name": "other", "env": [{"name": "A", "value": "a"}]}
+    [(severity, message)] = found({**mounting(path), "mode": "Audit"}, enforced)
+    assert (severity, tried in message) == (WARNING, True)
+    [(_, message)] = found(reading(path), mode="Audit")
+    assert "every container that the rule matches would be refused (failurePolicy: Fail); in Audit mode it" in message
+    [(_, message)] = found(mounting(root_dir, mountPath="/etc/ssl", allowBelow=["/etc/ssl/private"]), mode="Audit")
+    assert "a container with a mount there would be refused: mount /etc/ssl/private has no place" in message
 
 
 def test_policy_check_looks_at_the_node_if_it_is_told_to(root_dir: Path) -> None:
