@@ -20,6 +20,7 @@ from hook.core.linux import foresee, gvisor, idmap, look, look_node_paths, lookd
 from hook.core.plan import ALL, Plan
 from hook.core.reserve import devices, mounts, node_paths
 from hook.core.reserve.edits import Edit, Reason
+from hook.core.reserve.exclusive import Closed
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import SetEnv
 from hook.core.verdict import CONFIG, CONTAINER, NOWHERE, Verdict
@@ -224,10 +225,22 @@ class _Call:
         done = Verdict(NOWHERE, [] if draft else late, made, draft=draft)
         if done.denials or self.caller.is_gvisor or not decided.is_seen_in_the_container():
             return done.with_logs(decided)
+        if decided.exclusive is not None:
+            done.denials = self._without_cgroup(decided.exclusive)
+            if done.denials:
+                return done.with_logs(decided)
         root = write_spec.rootfs(spec, self.state.bundle)
         return foresee.foresee(
             done, pid=self._pid(), rootfs=root, decided=decided, spec=spec, still_waits=self.caller.still_waits
         )
+
+    def _without_cgroup(self, closed: Closed) -> list[Reason]:
+        """Why the container must not start: no rule holds for its devices."""
+        if not closed.nodes or not makes_no_cgroup(self.caller.runtimes_arguments()):
+            return []
+        rule, path = next(iter(closed.nodes.values()))
+        message = f"the container has no cgroup (--cgroup-manager=disabled), and could open {named(path)}"
+        return [Reason(rule.name, devices.KIND, message)]
 
     def _look(self, decided: Plan, spec: Spec, draft: dict[str, object] | None) -> Verdict:
         """Verify devices, verify and restore mounts, in the container's mount namespace. Raises Undecided, OSError."""
@@ -235,13 +248,10 @@ class _Call:
         rootfs = write_spec.rootfs(spec, self.state.bundle)
         done = Verdict(CONTAINER, [], [], draft=draft)
         if decided.exclusive is not None:
-            if decided.exclusive.nodes and makes_no_cgroup(caller.runtimes_arguments()):
-                rule, path = next(iter(decided.exclusive.nodes.values()))
-                message = f"the container has no cgroup (--cgroup-manager=disabled), and could open {named(path)}"
-                done.denials = [Reason(rule.name, devices.KIND, message)]
-                return done
-            done.denials = lookdevices.look_at_devices(pid, rootfs, decided.exclusive) or lookdevices.look_at_cgroups(
-                pid, rootfs, decided.exclusive, spec
+            done.denials = (
+                self._without_cgroup(decided.exclusive)
+                or lookdevices.look_at_devices(pid, rootfs, decided.exclusive)
+                or lookdevices.look_at_cgroups(pid, rootfs, decided.exclusive, spec)
             )
         if decided.refuses_sharing and not done.denials:
             done.denials = look.look_at_processes(pid, rootfs, decided.refuses_sharing)

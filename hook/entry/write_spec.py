@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import posix
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hook.core.base.compare import directories, parents
@@ -55,7 +55,9 @@ def correct(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: st
     `bundle`: the directory from which a relative root.path counts. `config`: the path of config.json. The hook is
     told both: the state that a runtime gives to the hook does not name them reliably.
     """
-    denials = _devices_astray(decided, spec, bundle, caller) + misplaced(decided, spec, bundle)
+    denials = of_the_image(decided, spec, bundle, caller.still_waits)
+    if caller.is_gvisor and decided.audit_only() and not denials:
+        denials = _astray_in_gvisor(case, caller, decided, decided.applied(spec), bundle)
     is_seen = decided.is_seen_in_the_container() and not caller.is_gvisor
     where = ["--bundle", bundle, "--config", config]
     done = Verdict(CONFIG, denials)
@@ -75,10 +77,7 @@ def correct(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: st
     decided.apply(spec)
     draft = ""
     if caller.is_gvisor:
-        allocations = case.container.facts.allocations
-        denials = gvisor.astray(
-            rootfs(spec, bundle), decided, allocations=allocations, spec=spec, still_waits=caller.still_waits
-        )
+        denials = _astray_in_gvisor(case, caller, decided, spec, bundle)
         if denials:
             return Verdict(CONFIG, denials)
     elif is_seen:
@@ -96,6 +95,16 @@ def correct(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: st
     )
     done.handed_on = is_seen
     return done if is_seen or not decided.node_logs else done.with_logs(decided)
+
+
+def _astray_in_gvisor(case: Case, caller: Caller, decided: Plan, spec: Spec, bundle: str) -> list[Reason]:
+    return gvisor.astray(
+        rootfs(spec, bundle),
+        decided,
+        allocations=case.container.facts.allocations,
+        spec=spec,
+        still_waits=caller.still_waits,
+    )
 
 
 def _draft(case: Case, decided: Plan, done: Verdict, hides: Sequence[str]) -> str:
@@ -120,7 +129,17 @@ def remove_afterwards(spec: Spec, options: Options, made: list[str], *, bundle: 
     _add_hook(spec, options, ["--bundle", bundle, "--config", config], "poststop")
 
 
-def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> list[Reason]:
+def of_the_image(
+    decided: Plan, spec: Spec, bundle: str, still_waits: Callable[[], None] = lambda: None
+) -> list[Reason]:
+    """Why a container must not start, by what its image and its volumes have before the runtime looks at them.
+
+    `spec`: not corrected. `bundle`: as for `correct`. Raises Unacceptable, OSError.
+    """
+    return _devices_astray(decided, spec, bundle, still_waits) + misplaced(decided, spec, bundle)
+
+
+def _devices_astray(decided: Plan, spec: Spec, bundle: str, still_waits: Callable[[], None]) -> list[Reason]:
     """Why devices of the container must not be made: a link leads them into a reserved mount. Raises OSError."""
     if not isinstance(spec.root.get("path"), str) or not any(edit.mount for edit in decided.mounts):
         return []
@@ -133,7 +152,7 @@ def _devices_astray(decided: Plan, spec: Spec, bundle: str, caller: Caller) -> l
     ):
         return []  # the usual case; the rest of the check loads _ctypes
 
-    return early.astray(root, decided.mounts, spec, caller.still_waits)
+    return early.astray(root, decided.mounts, spec, still_waits)
 
 
 def hidden(decided: Plan, spec: Spec, bundle: str) -> list[str]:

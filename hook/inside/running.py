@@ -16,7 +16,8 @@ from hook.core.base.errors import Unacceptable, named
 from hook.core.base.mountinfo import Row, descendants, mount_table, mount_table_at
 from hook.core.container.spec import Spec
 from hook.core.container.start import Start
-from hook.core.linux.look import View, status_of, tree_of
+from hook.core.linux.foresee import Foreseen
+from hook.core.linux.look import View, mounted_late, status_of, tree_of
 from hook.core.linux.look_node_paths import MadeSince, Volumes, covered, mounted_by, places_of, reached
 from hook.core.linux.lookdevices import devices_below
 from hook.core.linux.mountns import Namespace, mount_id
@@ -170,19 +171,34 @@ def look_at_node_paths(taken: Taken, plan: Plan, spec: Spec, node: Node) -> Plan
     return reached(mounts, node.places_for(plan), plan, volumes=Volumes(spec, mounts, taken.mount_at), mounted=mounted)
 
 
-class _Foreseen(Row):
-    """A mount that a container would have."""
+class NextStart(Foreseen):
+    """The root and mounts of a running container, as they would be at its next start."""
 
-    __slots__ = ("_options",)
+    def __init__(self, root: int, table: dict[int, Row], spec: Spec, node: Node, plan: Plan, rootfs: str) -> None:
+        self.node = node
+        super().__init__(None, root, table=table, spec=spec, decided=plan, sources={})
+        self.nodes_table = node.table
+        self.own_tree = rootfs
 
-    def __init__(self, number: int, parent: int, point: str, root: str, device: str, options: list[str]) -> None:
-        self.id, self.parent, self.point, self.root, self.device = number, parent, point, root, device
-        self._options = options
+    def row(self, number: int) -> Row:
+        """See View. What the node has below a reserved mount's source is in its table."""
+        return self.node.table.get(number) or super().row(number)
 
-    @property
-    def options(self) -> list[str]:
-        """See Row."""
-        return self._options
+    def _gone(self) -> list[Row]:
+        """See Foreseen. What the runtime mounts over masked and read-only paths is not there yet either."""
+        gone = super()._gone()
+        for _, path in mounted_late(self._is):
+            try:
+                point = self.walks.to(path, everywhere=True).path
+            except OSError:
+                continue
+            gone += [row for row in self.inside if row.point == self.prefix + point][-1:]
+        return gone
+
+
+def foreseen_mounts(taken: Taken, plan: Plan, spec: Spec, node: Node, rootfs: str) -> list[Reason]:
+    """Why the container would not start again, by its files and mounts now. Raises Unacceptable, OSError."""
+    return NextStart(taken.root, taken.table(), spec, node, plan, rootfs).reasons() if plan.mounts else []
 
 
 def foreseen(plan: Plan, start: Start, node: Node | None) -> Plan:
@@ -207,18 +223,16 @@ def foreseen(plan: Plan, start: Start, node: Node | None) -> Plan:
             continue
         try:
             number, real = node.tree(source)
-            device, root = node.origin(source)
+            row = node.table[number]
         except (OSError, KeyError, ValueError):  # ValueError: no file has such a name
             continue
         own = ["ro"] if mount.is_read_only else []
         under = min([newest.get(path, 0) for path in (at, *parents(at))])  # of these the newest is seen there
-        made = _Foreseen(-len(mounts) - 1, under, at, root, device, own or node.table[number].options)
+        made = row.bound(-len(mounts) - 1, at, real.removeprefix(row.point.rstrip("/")), own, under)
         mounts.append((at, made))
         newest[at] = made.id
-        for row in node.below(number, real) if "rbind" in mount.options else ():
-            point, all_own = at.rstrip("/") + row.point[len(real) :], own if "rro" in mount.options else []
-            mounts.append(
-                (point, _Foreseen(-len(mounts) - 1, made.id, point, row.root, row.device, all_own or row.options))
-            )
+        for below in node.below(number, real) if "rbind" in mount.options else ():
+            point, all_own = at.rstrip("/") + below.point[len(real) :], own if "rro" in mount.options else []
+            mounts.append((point, below.bound(-len(mounts) - 1, point, "", all_own, made.id)))
             newest[point] = -len(mounts)
     return reached(mounts, node.places_for(plan), plan, volumes=Volumes(start, mounts))

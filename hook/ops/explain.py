@@ -30,7 +30,7 @@ from hook.core.policy.trust_layout import ASIDE_PATH, store_of
 from hook.core.reserve.edits import Edit, Reason
 from hook.core.reserve.losses import losses
 from hook.core.reserve.reserved_env import Reserved
-from hook.entry.write_spec import hidden, is_corrected, misplaced, stamp
+from hook.entry.write_spec import hidden, is_corrected, of_the_image, stamp
 from hook.inside.running import Node, foreseen
 from hook.node.engines.base import NRI
 from hook.node.engines.facts import TRACES
@@ -253,7 +253,7 @@ def explain(
     seen = foreseen(decided, spec, this_node())
     case.would_refuse(seen.audited)
     has_bundle = not runs and config != STDIN
-    wrong = misplaced(decided, spec, bundle) if has_bundle else []
+    wrong = of_the_image(decided, spec, bundle) if has_bundle else []
     hides = hidden(decided, spec, bundle) if has_bundle and not decided.refusal() else []
     found = [*seen.denials, *wrong]
     is_refused = bool(decided.refusal() or (found and not decided.audit_only()))

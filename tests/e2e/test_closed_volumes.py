@@ -15,6 +15,7 @@ from typing import Any
 import marks
 import pytest
 
+from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import EACH, guarded, real_runtime
 from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
 from e2e.test_audit import listed, seen
@@ -331,13 +332,19 @@ def volumes(bundle: Bundle, host: Path, which: str) -> bool:
         bundle.bind("/var/log", "/var/log", "rslave")
     elif which == "a hostPath with the policy":
         bundle.bind(host / "run", "/mine")
+    elif which == "a read-only one with hostUsers: false":
+        bundle.bind(host / "run", "/mine", "ro")
+        in_user_namespace(bundle)
     else:
         (host / "link").symlink_to(host / "run/reassert")
         bundle.bind(host / "link", "/mine")
     return which in ("node-exporter", "fluent-bit")
 
 
-WHICH = ("node-exporter", "fluent-bit", "a hostPath with the policy", "a link to the policy")
+WHICH = (
+    *("node-exporter", "fluent-bit", "a hostPath with the policy", "a read-only one with hostUsers: false"),
+    "a link to the policy",
+)
 
 
 @pytest.mark.parametrize("which", WHICH)

@@ -510,7 +510,7 @@ UNREACHED: dict[str, str] = {
     "linux/lookdevices.py _are_delegated": "one pass over the node's mounts",
     "linux/foresee.py": _MOUNTED,
     "linux/look_node_paths.py _OpenVolumes.cover": "four descriptors",
-    "linux/look.py View.problems_on_the_way": _MOUNTED,
+    "linux/look.py View._over_the_root": _MOUNTED,
     "linux/look_node_paths.py mounted_by": _MOUNTED,
     "linux/look.py View._check_complete": _MOUNTED,
     "linux/look.py View._was_asked_for": _MOUNTED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import posix
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from hook.core.base.errors import TooLarge
 from hook.core.base.system import SYMLINK_LIMIT, read_file
@@ -43,6 +43,17 @@ class Row:
         """The directory of its file system that is mounted."""
         self.point = _plain(point) if has_escapes else point
         """The mount point, from the process's root."""
+
+    def bound(self, number: int, point: str, path: str, options: Sequence[str] = (), parent: int = 0) -> Row:
+        """The row of a bind mount of a path in this mount that was not made. `path`: below its point.
+
+        `options`: of the new mount; none: as of this one.
+        """
+        row = object.__new__(Row)
+        row.id, row.parent, row.device, row.point = number, parent, self.device, point
+        row.root = (self.root.rstrip("/") + path) or "/"
+        row._rest = f"{','.join(options or self.options)} - {self.filesystem}"
+        return row
 
     @property
     def options(self) -> list[str]:

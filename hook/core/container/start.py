@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, Self, TypeAlias
 
 from hook.core.base.jsontext import Strings
 from hook.core.container import oci
@@ -61,6 +61,12 @@ class Start:
         self.device_rules = oci.device_rules(device_rules or [])
         """Views of the objects of linux.resources.devices."""
         self._shared_processes = shared_processes
+
+    def copied(self) -> Self:
+        """Another one with the same parts, of which each can be replaced."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        return other
 
     @property
     def shared_processes(self) -> str | Unseen:

@@ -41,6 +41,8 @@ _THE_KERNELS = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "securityfs", "m
 
 _DEVICE, _DEVICES, _REMOUNTED = "device", "a device's directory", "the mount"
 
+_TO_THE_ROOT = "leads to the container's root"
+
 _ASTRAY = "does not lead to the reserved mount (a symbolic link?)"
 
 
@@ -183,10 +185,7 @@ class View:
 
     def _problems(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
         if not self._is_the_images():
-            return [
-                (edit, MountMismatch(f"{named(edit.name)}: another mount lies over the container's root"))
-                for edit in reserved
-            ]
+            return self._over_the_root(reserved)
         problems: list[tuple[PlaceMount, MountMismatch]] = []
         for edit in reserved:
             try:
@@ -197,24 +196,14 @@ class View:
                 problems.append((edit, MountMismatch(f"{named(edit.name)} in the image {_cannot(error)}")))
         return problems or self.late(reserved)
 
-    def problems_on_the_way(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
-        """The problems on the way to each place, before the reserved mounts are there. Raises Unacceptable, OSError."""
-        names = {edit.name for edit in reserved}
-        for row in self.inside:
-            if is_within(self.path_of(row), names):  # Enforce mode removes it
-                self.ours[row.id] = reserved[0]
-        problems: list[tuple[PlaceMount, MountMismatch]] = []
-        try:
-            for edit in reserved:
-                try:
-                    self._check_way(edit, self.walks.to(edit.name))
-                except MountMismatch as problem:
-                    problems.append((edit, problem))
-                except (PathEscapes, OSError) as error:
-                    problems.append((edit, MountMismatch(f"{named(edit.name)} in the image {_cannot(error)}")))
-        finally:
-            self.walks.close()
-        return problems
+    def _over_the_root(self, reserved: Sequence[PlaceMount]) -> list[tuple[PlaceMount, MountMismatch]]:
+        """The problem of those reserved mounts that a link led over the container's root; else another mount did."""
+        status = posix.fstat(self.root)
+        ours = [edit for edit in reserved if edit.name in self.sources and same_file(status, self.sources[edit.name])]
+        if ours:
+            return [(edit, MountMismatch(f"{named(edit.name)} in the image {_TO_THE_ROOT}")) for edit in ours]
+        why = "another mount lies over the container's root"
+        return [(edit, MountMismatch(f"{named(edit.name)}: {why}")) for edit in reserved]
 
     def _is_the_images(self) -> bool:
         """Whether the root is what the engine made for the container; a link to "/" can lead a volume over it."""
@@ -228,10 +217,14 @@ class View:
         place = self.walks.to(edit.name)
         self._check_way(edit, place)
         self.places[edit.name] = place
-        path = place.path
         if edit.mount is None:
-            self._check_nothing_mounted(edit, path, self._companions(edit, path, reserved))
-            return
+            self._check_nothing_mounted(edit, place.path, self._companions(edit, place.path, reserved))
+        else:
+            self._check_mount(edit, place, reserved)
+
+    def _check_mount(self, edit: PlaceMount, place: Place, reserved: Sequence[PlaceMount]) -> None:
+        """Checks that a reserved mount is at its place, as it has to be."""
+        path = place.path
         if not place.exists:
             raise MountMismatch(f"{named(edit.name)} is missing in the container", can_place=True)
         fd = self.walks.fd(place.node)
@@ -294,7 +287,7 @@ class View:
             if edit.mount and node.number != self.own and node.number not in self.ours and not edit.volumes_above:
                 raise MountMismatch(volume_above(self.path_of(row), edit.name))
         if edit.mount and place.node is self.walks.root:
-            raise PathEscapes("leads to the container's root")
+            raise PathEscapes(_TO_THE_ROOT)
 
     def _check_nothing_mounted(self, edit: PlaceMount, path: str, companions: set[str]) -> None:
         for row in self.inside:
@@ -356,7 +349,7 @@ class View:
         """
         fd = open_source(edit, self.namespace.root if self.namespace else -1)
         try:
-            return _tree_at(fd)
+            return tree_at(fd)
         finally:
             posix.close(fd)
 
@@ -445,7 +438,7 @@ class View:
     def _of_the_node(self) -> tuple[set[str], set[tuple[str, str]]]:
         """Devices of the node's own file systems; and device and root of its /dev, which is a tmpfs on some nodes."""
         if self._nodes is None:
-            rows = [row for row in self.table.values() if not row.point.startswith(self.prefix)]
+            rows = [row for row in self.nodes_table.values() if not row.point.startswith(self.own_tree)]
             dev = {(row.device, row.root) for row in rows if row.point == "/dev"}
             self._nodes = {row.device for row in rows}, dev
         return self._nodes
@@ -485,12 +478,13 @@ def tree_of(source: str, root: int = -1) -> tuple[int, str]:
     """
     fd = _opened(source, root)
     try:
-        return _tree_at(fd)
+        return tree_at(fd)
     finally:
         posix.close(fd)
 
 
-def _tree_at(fd: int) -> tuple[int, str]:
+def tree_at(fd: int) -> tuple[int, str]:
+    """The same for what a descriptor is of. Raises Undecided, OSError."""
     return mount_id(fd), posix.readlink(f"/proc/self/fd/{fd}").rstrip("/")
 
 
@@ -569,6 +563,12 @@ def _made_late(spec: Spec) -> list[tuple[str, str]]:
     for mount in spec.mounts:
         if "ro" in mount.options and (mount.type == "tmpfs" or mount.path == "/dev"):
             made += [(_REMOUNTED, path) for path in dict.fromkeys((mount.destination, mount.path))]
+    return made + mounted_late(spec)
+
+
+def mounted_late(spec: Spec) -> list[tuple[str, str]]:
+    """Those of `_made_late` at which the runtime mounts something."""
+    made = []
     for member, description in (("maskedPaths", "masked path"), ("readonlyPaths", "read-only path")):
         listed = spec.linux.get(member)
         made += [(description, path) for path in listed or [] if isinstance(path, str)]

@@ -50,7 +50,7 @@ def look_at_devices(pid: int, rootfs: str, exclusive: Closed) -> list[Reason]:
         return devices_below(namespace.container, prefix, table, exclusive=exclusive)
 
 
-def look_at_cgroups(pid: int, rootfs: str, exclusive: Closed, spec: Spec) -> list[Reason]:
+def look_at_cgroups(pid: int, rootfs: str, exclusive: Closed, spec: Spec, *, acts: bool = True) -> list[Reason]:
     """Why the container must not start: it can move to a cgroup in which no rule about its devices holds.
 
     That takes a volume with cgroups of others, which it can write to. No runtime makes what is mounted below a
@@ -101,7 +101,8 @@ def look_at_cgroups(pid: int, rootfs: str, exclusive: Closed, spec: Spec) -> lis
                     how = "can be written, and" if only_writes else "need not be written (clone3(2)), and"
                     why = f"{how} has cgroups in which the container could open"
                     return [Reason(rule.name, KIND, f"the volume {named(point)} {why} {named(path)}")]
-                namespace.set_attributes(fd, ["ro"], point)
+                if acts:
+                    namespace.set_attributes(fd, ["ro"], point)
             finally:
                 posix.close(fd)
     return []

@@ -56,7 +56,7 @@ class MountMismatch(Exception):
 class Node:
     """A path in a container without symbolic links, but for the last name of it. Each path has one node."""
 
-    __slots__ = ("above", "below", "missing", "name", "number", "target")
+    __slots__ = ("above", "below", "missing", "name", "number", "seen_as", "target")
 
     def __init__(self, above: Node | None, name: str, missing: bool = False, target: str | None = None) -> None:
         self.above = above
@@ -68,6 +68,8 @@ class Node:
         """The target of a symbolic link, None for another file."""
         self.number = -1
         """The id of the mount, -1 until something is looked up in it (`Walks.fd`)."""
+        self.seen_as: tuple[int, int] | None = above.seen_as if above else None
+        """Below what `Walks.put` put somewhere: the id of the mount that it is in, and the one that counts for it."""
         self.below: dict[str, Node] = {}
 
     def upwards(self) -> list[Node]:
@@ -138,6 +140,19 @@ class Walks:
         self.root.number = mount_id(root)
         self.steps = steps
         self._open: dict[Node, int] = {self.root: root}
+        self._lasting = {self.root}
+
+    def put(self, node: Node, fd: int, number: int) -> None:
+        """From now on what is at a node is that of a descriptor, as if it were mounted there with the id `number`.
+
+        The caller closes the descriptor, after `close`.
+        """
+        before = self._open.pop(node, -1)
+        if before >= 0 and node not in self._lasting:
+            posix.close(before)
+        node.missing, node.number, node.seen_as, node.below = False, number, (mount_id(fd), number), {}
+        self._open[node] = fd
+        self._lasting.add(node)
 
     def to(self, path: str, everywhere: bool = False) -> Place:
         """Walk an absolute path.
@@ -212,8 +227,10 @@ class Walks:
             fd = posix.open(node.name, posix.O_PATH | posix.O_NOFOLLOW | posix.O_CLOEXEC, dir_fd=fd)
             opened[node] = fd
             node.number = mount_id(fd)
-            if len(opened) > _KEPT:
-                posix.close(opened.pop(next(one for one in opened if one.above)))
+            if node.seen_as and node.seen_as[0] == node.number:
+                node.number = node.seen_as[1]
+            if len(opened) > _KEPT + len(self._lasting):
+                posix.close(opened.pop(next(one for one in opened if one not in self._lasting)))
         return fd
 
     def _names(self, path: str) -> list[str]:
@@ -223,9 +240,9 @@ class Walks:
         return names
 
     def close(self) -> None:
-        """Close the descriptors, but for the root's."""
-        while len(self._open) > 1:
-            posix.close(self._open.popitem()[1])
+        """Close the descriptors, but for the root's and for what was `put`."""
+        for node in self._open.keys() - self._lasting:
+            posix.close(self._open.pop(node))
 
 
 def open_walked(root: int, path: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from hook.core.base.text import joined
 from hook.core.container.start import Entries, Places, Start
@@ -12,6 +12,8 @@ from hook.core.reserve.edits import EDITS, Edit, Reason
 from hook.core.reserve.exclusive import Closed
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import Reserved
+
+T = TypeVar("T", bound=Start)
 
 
 class Step(Protocol):
@@ -114,6 +116,12 @@ class Plan:
     def is_empty(self) -> bool:
         """Whether the plan has no edits, no denials and no errors."""
         return not (self.edits or self.denials or self.errors)
+
+    def applied(self, start: T) -> T:
+        """A copy with the edits made."""
+        other = start.copied()
+        self.apply(other)
+        return other
 
     def apply(self, target: Start) -> None:
         """Make the edits in `target`."""

@@ -216,8 +216,8 @@ class ContainerReport:
 
     `state`: of STATES. `because`: why it is exempt or unknown. `line`: FILE:LINE of the policy that exempts it.
     `reaches`: files of an engine or of reassert that its volumes reach, where `nodePaths` is Report. `next_start`: what
-    becomes of it for such volumes when it starts again. `trusts`: the trust stores that it sees undamaged, each with
-    its generation. `changes`: what a draft decides about it otherwise than the policy in force, as `env NAME`,
+    becomes of it when it starts again, as a start looks at it. `trusts`: the trust stores that it sees undamaged, each
+    with its generation. `changes`: what a draft decides about it otherwise than the policy in force, as `env NAME`,
     `mount PATH` or `refusal`. `unreserved`: what it has of the policy in force and the draft does not reserve; what it
     would have without is not known.
     """
@@ -389,7 +389,14 @@ def _judged(
     changes: list[str] = []
     unreserved: list[str] = []
     if known.in_force is not None:
-        changes, unreserved = compared(known.in_force, known.policy, identity, spec, judge.node)
+        changes, unreserved = compared(
+            known.in_force,
+            known.policy,
+            identity,
+            spec,
+            judge.node,
+            lambda plan: judge.not_again(container, spec, plan, process),
+        )
     otherwise = {"changes": tuple(changes), "unreserved": tuple(unreserved)}
     adapter = _Audit(known.policy, read)
     decided = Case(adapter, container.id).decide(identity, actual(spec, process.environ()))
@@ -415,6 +422,8 @@ def _judged(
     stores = {edit.name: store_of(edit.source()) for edit in decided.mounts if edit.mount}
     whole = set(stores.values()) - {stores.get(name) for name in wrong}
     trusts = tuple(f"{trust} generation {number}" for trust, number in known.generations.items() if trust in whole)
+    if not seen.denials:
+        seen.denials = judge.not_again(container, spec, decided, process)
     next_start = _next_start(known.policy, seen)
     if decided.refusal() and not seen.denials:
         next_start = (REFUSED + decided.refusal(), *next_start)
@@ -428,7 +437,7 @@ def _is_new(difference: Difference, changes: list[str]) -> bool:
 
 
 def _next_start(policy: Policy, seen: Plan) -> tuple[str, ...]:
-    """What becomes of a container at its next start, for what its volumes reach. It runs on, and is not drifted."""
+    """What becomes of a container at its next start. It runs on, and is not drifted. `seen`: what a look has found."""
     tried = policy.mode == AUDIT
     refused = [f"{'would be ' if tried else ''}{REFUSED}{reason.message}" for reason in seen.denials]
     refused += [f"would be {REFUSED}{reason.message}" for reason in seen.audited]

@@ -30,6 +30,10 @@ from hook.resident.terminal import OUTPUTS, columns, counted, hashed, line, tabl
 _SHOWN = 3
 """How many differences of a container the table shows if no container was named: with `trust`, one can have 30."""
 
+_VOLUMES = "its volumes reach reassert's own files, or an engine's"
+_AS_IT_IS = "its config.json, its files and its mounts, as they are now"
+"""Why something becomes of a container at its next start."""
+
 _SANDBOX = "container type sandbox is excluded"
 
 
@@ -127,7 +131,7 @@ def _rows(finding: ContainerReport, width: int) -> list[list[str]]:
     said = [(f"rule {d.rule}: {d.message}" if d.rule else d.message, d.why) for d in finding.differences]
     said += [(f"a volume reaches {path}", "the policy's nodePaths only report it") for path in finding.reaches]
     said += [
-        (f"at its next start {what}", "its volumes reach reassert's own files, or an engine's")
+        (f"at its next start {what}", _VOLUMES if "nodePaths." in what or "read-only: " in what else _AS_IT_IS)
         for what in finding.next_start
     ]
     return [[*about, what, why] for what, why in said + otherwise]

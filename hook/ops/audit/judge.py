@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from copy import copy
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
@@ -16,7 +16,7 @@ from hook.core.linux.walk import MountMismatch
 from hook.core.plan import Plan
 from hook.core.reserve import node_paths
 from hook.core.reserve.devices import KIND as DEVICE
-from hook.core.reserve.edits import Edit
+from hook.core.reserve.edits import Edit, Reason
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import SetEnv
 from hook.entry import write_spec as decision
@@ -75,7 +75,7 @@ class Difference:
 
 def actual(spec: Spec, env: list[str]) -> Start:
     """What a running container has: the env of its process, and all else of its config.json."""
-    start = copy(spec)
+    start = spec.copied()
     start.env = env
     return start
 
@@ -110,7 +110,7 @@ class Judge:
                 )
         if not decided.is_seen_in_the_container():
             return found
-        rootfs = _rootfs(container, spec)
+        rootfs = rootfs_of(container, spec)
         mounts, devices = real.look(process.mounts(), decided, spec, self.node, rootfs)
         process.check()
         found += [self._mount(edit, problem, container, spec, decided) for edit, problem in mounts]
@@ -133,6 +133,19 @@ class Judge:
             return Difference.of(edit.rule, edit.kind, edit.name, str(problem), _ELSEWHERE)
         return self._difference(edit, str(problem), container, created, right)
 
+    def not_again(self, container: Running, spec: Spec, decided: Plan, process: Process) -> list[Reason]:
+        """Why a container would not start again, by its image and its files and mounts now, as a start looks at them.
+
+        None for what the plan refuses by itself. Raises ReassertError, OSError.
+        """
+        if not decided.mounts or decided.reasons():
+            return []
+        rootfs = rootfs_of(container, spec)
+        with suppress(FileNotFoundError):  # the engine has unmounted it here
+            if reasons := decision.of_the_image(decided, spec, container.bundle):
+                return reasons
+        return real.foreseen_mounts(process.mounts(), decided, spec, self.node, rootfs)
+
     def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
         """What the policy refuses a new container for, beyond its edits and its volumes of the node's own files."""
         created = _created(spec)
@@ -148,7 +161,7 @@ class Judge:
         return Difference.of(edit.rule, edit.kind, edit.name, message, INSIDE if right else why)
 
 
-def _rootfs(container: Running, spec: Spec) -> str:
+def rootfs_of(container: Running, spec: Spec) -> str:
     """The container's root on the node, without symbolic links."""
     path = spec.root.get("path")
     if not isinstance(path, str):

@@ -81,7 +81,9 @@ def difference(name: str, why: str) -> Difference:
 
 def test_the_table_says_once_what_the_draft_changes_and_what_stays_as_it_is() -> None:
     drifted = report(1, DRIFTED, differences=(difference("CA", AT_ITS_START),), changes=("env CA", "env X"))
-    refused = report(2, IN_POLICY, next_start=("refused: a reason",), changes=("refusal",))
+    volumes = "its volumes reach reassert's own files, or an engine's"
+    next_start = ("refused: nodePaths.engine is Refuse", "refused: a link")
+    refused = report(2, IN_POLICY, next_start=next_start, changes=("refusal",))
     same = report(3, DRIFTED, differences=(difference("CA", AS_IN_FORCE),))
     freed = report(4, IN_POLICY, unreserved=("env OLD",))
     exempt = report(5, EXEMPT, because="namespace a is excluded", line="p.yaml:6", changes=("mount /m",))
@@ -89,7 +91,8 @@ def test_the_table_says_once_what_the_draft_changes_and_what_stays_as_it_is() ->
     assert [" ".join(row.split()).partition(" containerd ")[2] for row in rows[1:]] == [
         f"rule ca: env CA is missing {AT_ITS_START}",
         f"env X is decided otherwise than in force {AT_ITS_START}",
-        "at its next start refused: a reason its volumes reach reassert's own files, or an engine's",
+        f"at its next start refused: nodePaths.engine is Refuse {volumes}",
+        "at its next start refused: a link its config.json, its files and its mounts, as they are now",
         f"rule ca: env CA is missing {AS_IN_FORCE}",
         f"env OLD is in force, and not in this policy {AT_ITS_START}",
         "namespace a is excluded p.yaml:6",
