@@ -33,6 +33,7 @@ CONTROL, SERVICE = "10.99.0.1", "10.98.0.1"
 CNI = ("/opt/cni/bin", "/usr/lib/cni")
 """Where containerd looks for plugins: as its authors have it, and as Debian 13's."""
 
+CONTAINERD = "unix:///run/containerd/containerd.sock"
 GATES = ("ClusterTrustBundle", "ClusterTrustBundleProjection")
 NAMESPACE = "kube-system"
 TAINT = "reassert.internal/not-wired"
@@ -43,7 +44,7 @@ After=containerd.service
 [Service]
 Restart=always
 KillMode=process
-ExecStart=/src/reassert/tests/cluster/kubelet.sh --config=/etc/kubernetes/kubelet.json \\
+ExecStart=/src/reassert/tests/lab/cluster/kubelet.sh --config=/etc/kubernetes/kubelet.json \\
   --kubeconfig=/etc/kubernetes/kubelet.conf --hostname-override={name} --node-ip={address} --node-labels=pool={name}
 [Install]
 WantedBy=multi-user.target
@@ -51,7 +52,7 @@ WantedBy=multi-user.target
 KUBELET_CONFIG: Object = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1",
     "kind": "KubeletConfiguration",
-    "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
+    "containerRuntimeEndpoint": CONTAINERD,
     "cgroupDriver": "cgroupfs",
     "failCgroupV1": False,
     "localStorageCapacityIsolation": False,
@@ -188,8 +189,11 @@ class Cluster:
         if "REASSERT_TEST_KEEP" not in os.environ:
             shutil.rmtree(self.directory)
 
-    def add(self, node: BootedNode) -> None:
-        """Give a node its network, the images and a kubelet, which registers it with TAINT."""
+    def add(self, node: BootedNode, runtime: str = CONTAINERD) -> None:
+        """Give a node its network, the chart's image and a kubelet, which registers it with TAINT.
+
+        `runtime`: the CRI socket; another one than containerd's does not get the image.
+        """
         name, number = node.suite, len(self.nodes) + 1
         address = f"10.99.0.{number + 10}"
         there = ("nsenter", f"--net=/proc/{node.pid}/ns/net", "ip")
@@ -199,21 +203,26 @@ class Cluster:
         run(*there, "link", "set", "eth0", "up")
         run(*there, "route", "add", "default", "via", CONTROL)
         ip("route", "add", f"10.97.{number}.0/24", "via", address)
-        programs = {PROGRAMS / "kubectl": "usr/bin/kubectl", Path("/usr/bin/openssl"): "usr/bin/openssl"}  # for tests
-        image = write_image(node.directory, TOP / "build/roots/trixie", programs)
-        node.ctr("image", "import", str(image))
-        image.unlink()
+        if runtime == CONTAINERD:
+            programs = {
+                PROGRAMS / "kubectl": "usr/bin/kubectl",
+                Path("/usr/bin/openssl"): "usr/bin/openssl",
+            }  # for tests
+            image = write_image(node.directory, TOP / "build/roots/trixie", programs)
+            node.ctr("image", "import", str(image))
+            image.unlink()
         self.authority.issue(f"kubelet-{name}", f"system:node:{name}", "system:nodes", (address,))
-        self._put(node, name, number)
+        self._put(node, name, number, runtime)
         node.run("systemctl", "enable", "--now", "kubelet")
         self.nodes[name] = node
 
-    def _put(self, node: BootedNode, name: str, number: int) -> None:
+    def _put(self, node: BootedNode, name: str, number: int, runtime: str) -> None:
         ranges, routes = [[{"subnet": f"10.97.{number}.0/24"}]], [{"dst": "0.0.0.0/0"}]
         ipam = {"type": "host-local", "dataDir": "/run/cni-addresses", "ranges": ranges, "routes": routes}
         network = {"cniVersion": "0.4.0", "name": "pods", "type": "ptp", "ipam": ipam}
         kubelet = {
             **KUBELET_CONFIG,
+            "containerRuntimeEndpoint": runtime,
             "featureGates": dict.fromkeys(GATES, True),
             "registerWithTaints": [{"key": TAINT, "effect": "NoSchedule"}],
             "authentication": {"x509": {"clientCAFile": "/etc/kubernetes/ca.crt"}},
@@ -249,9 +258,9 @@ class Cluster:
         """Standard output of kubectl as cluster-admin."""
         return run(*self._kubectl(*arguments), **options).stdout
 
-    def try_kubectl(self, *arguments: str) -> tuple[int, str]:
+    def try_kubectl(self, *arguments: str, **options: Any) -> tuple[int, str]:
         """Exit status and both streams of kubectl."""
-        done = run(*self._kubectl(*arguments), check=False)
+        done = run(*self._kubectl(*arguments), check=False, **options)
         return done.returncode, done.stdout + done.stderr
 
     def _kubectl(self, *arguments: str) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ spec:
 UNIT = """\
 [Service]
 KillMode=process
-ExecStart=/src/reassert/tests/cluster/kubelet.sh --config=/etc/kubernetes/kubelet.json
+ExecStart=/src/reassert/tests/lab/cluster/kubelet.sh --config=/etc/kubernetes/kubelet.json
 """
 KUBELET = {
     **KUBELET_CONFIG,

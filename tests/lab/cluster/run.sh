@@ -7,8 +7,10 @@
 # --fleet: measures what the view of 1,000 simulated nodes costs the API server (fleet.py; three minutes).
 # REASSERT_TEST_NODES is another number of nodes.
 #
-# DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian's
-# etcd (etcd-server) and kubectl (of Debian 13, since the chart's image gets this one). The nodes are the roots of
+# DIR has kube-apiserver, kube-controller-manager, kube-scheduler and kubelet of a release of Kubernetes, and Debian 13's
+# etcd (etcd-server) and kubectl (the chart's image gets this one). The four also build from the sources of MicroShift,
+# whose vendor directory has Kubernetes as OpenShift's fork carries it: for each a package of its module, whose main runs
+# the command of k8s.io/kubernetes/cmd/NAME/app, built with CGO_ENABLED=0 and -mod=vendor. The nodes are the roots of
 # tests/roots.sh; pods get addresses from the machine's CNI plugins (containernetworking-plugins). All of it runs in a
 # network namespace of its own. The tests are steps, in order: with `-k` leave out only what comes later. Not in CI; 12
 # minutes on two busy cores. REASSERT_TEST_KEEP=1 keeps the logs of the control plane in /var/lib/reassert-tests.

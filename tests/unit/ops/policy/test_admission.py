@@ -101,8 +101,12 @@ def volumes(found: Json) -> Json:
     """The pod with an emptyDir for each volume of its containers."""
     spec = found["spec"]
     containers = [each for field in spec if field.lower().endswith("containers") for each in spec[field]]
-    names = {mount["name"] for each in containers for mount in each.get("volumeMounts", ())}
-    return {**found, "spec": {"volumes": [{"name": name, "emptyDir": {}} for name in sorted(names)], **spec}}
+    kinds: dict[str, Json] = {
+        "volumeMounts": {"emptyDir": {}},
+        "volumeDevices": {"persistentVolumeClaim": {"claimName": "c"}},
+    }
+    own = {use["name"]: kind for each in containers for field, kind in kinds.items() for use in each.get(field, ())}
+    return {**found, "spec": {"volumes": [{"name": name, **own[name]} for name in sorted(own)], **spec}}
 
 
 RULES: list[Json] = [
@@ -137,7 +141,7 @@ RULES: list[Json] = [
     {"sharedProcesses": "Refuse"},
 ]
 
-SIDECAR = {"name": "side", "restartPolicy": "Always", **with_env("A=x")}
+SIDECAR = {"name": "side", "image": "other", "restartPolicy": "Always", **with_env("A=x")}
 PODS: dict[str, Json] = {
     "plain": pod(),
     **{f"env {value!r}": pod(with_env(f"A={value}")) for value in ("1", "2", "x", "", "é\n", "1x.y+", "3")},
@@ -146,7 +150,7 @@ PODS: dict[str, Json] = {
     "a name of the pattern": pod(with_env("ABC=1")),
     "twice": pod(with_env("A=x", "A=1")),
     "twice, the other way": pod(with_env("A=1", "A=x")),
-    "init": pod(initContainers=[{"name": "app", "image": "other", **with_env("A=x")}]),
+    "init": pod(initContainers=[{"name": "asp", "image": "other", **with_env("A=x")}]),
     "sidecar": pod(initContainers=[SIDECAR]),
     "ephemeral": pod(ephemeralContainers=[{"name": "debug", "targetContainerName": "app", **with_env("A=x")}]),
     **{
@@ -154,7 +158,9 @@ PODS: dict[str, Json] = {
         for path in ("/m/n", "/m//n/", "/./m/./n/.", "m/n", "/m/n/o", "/m/nx", "/m", "/m/.", "/q", "/x/../m/n")
     },
     "allowed below": pod(with_volumes("/m/n/ok/x")),
-    "above, shared": pod(with_volumes("/m", mountPropagation="Bidirectional")),
+    "above, shared": pod(
+        {"securityContext": {"privileged": True}, **with_volumes("/m", mountPropagation="Bidirectional")}
+    ),
     "device": pod({"volumeDevices": [{"name": "d", "devicePath": "/m/n/d"}]}),
     "node's processes": pod(hostPID=True),
     "shared processes": pod(shareProcessNamespace=True),
@@ -210,7 +216,12 @@ def innocents() -> Iterator[tuple[str, str, Json]]:
         mounted += [{"name": f"e{n}", "mountPath": path} for n, path in enumerate(row.emptyDirs)]
         own = [{"name": place["name"], "hostPath": {"path": place["hostPath"]}} for place in places]
         own += [{"name": f"e{n}", "emptyDir": {}} for n in range(len(row.emptyDirs))]
-        container = {"volumeMounts": mounted, **with_env(*[f"{name}={value}" for name, value in row.env.items()])}
+        shared = any(place.get("mountPropagation") == "Bidirectional" for place in mounted)
+        container = {
+            "volumeMounts": mounted,
+            "securityContext": {"privileged": shared},
+            **with_env(*[f"{name}={value}" for name, value in row.env.items()]),
+        }
         yield row.name, row.namespace or "agents", pod(container, volumes=own, hostPID=row.hostPID)
 
 
@@ -238,10 +249,17 @@ def test_every_hostile_pod_and_every_innocent_is_told_what_a_node_would_do(path:
 def workload(kind: str) -> Json:
     """An object whose pods take a reserved name."""
     template = {key: pod(with_env("A=x"))[key] for key in ("metadata", "spec")}
-    if kind == "CronJob":
+    named = {"kind": kind, "metadata": {"name": "w"}}
+    if kind in ("Job", "CronJob"):
         template["spec"]["restartPolicy"] = "Never"
-        return {"kind": kind, "metadata": {"name": "w"}, "spec": {"jobTemplate": {"spec": {"template": template}}}}
-    return {"kind": kind, "metadata": {"name": "w"}, "spec": {"template": template}}
+        job = {"template": template}
+        spec = job if kind == "Job" else {"schedule": "@daily", "jobTemplate": {"spec": job}}
+        return {"apiVersion": "batch/v1", **named, "spec": spec}
+    return {
+        "apiVersion": "apps/v1",
+        **named,
+        "spec": {"selector": {"matchLabels": {"tier": "web"}}, "template": template},
+    }
 
 
 VALUE = {"name": "r", "env": [{"name": "A", "value": "1"}], "match": {"podSelector": {"matchLabels": {"tier": "web"}}}}
