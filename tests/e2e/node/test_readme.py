@@ -10,6 +10,7 @@ import pytest
 from unit.ops.trust.authority import bundle, ca, roots
 
 from e2e.node.booted import BootedNode, booted
+from e2e.node.engines import FORMATS, RUNC, containerd_config
 from e2e.support import TOP
 
 POLICY = "/etc/reassert/policy.yaml"
@@ -38,8 +39,8 @@ STATUS = {
 
 @pytest.fixture
 def node() -> Iterator[BootedNode]:
-    """A node with containerd 1.7, with a distribution's roots, and with what stands for sudo."""
-    with booted("trixie") as started:
+    """A node with containerd 1.7 and one handler, with a distribution's roots, and with what stands for sudo."""
+    with booted("trixie", config=containerd_config(FORMATS["trixie"], (RUNC,))) as started:
         started.path(ROOTS).parent.mkdir(parents=True, exist_ok=True)
         started.path(ROOTS).write_bytes(bundle(*roots()))
         started.path("/usr/local/bin/sudo").write_text('#!/bin/sh\nexec "$@"\n')
@@ -104,7 +105,9 @@ class Reader:
         self.directory = "/srv/reader"
         node.path(self.directory).mkdir()
         paths = " ".join(f"/src/reassert/{path}" for path in PACKED)
-        pack = f"tar -czf {self.directory}/{ARCHIVE}.tar.gz --transform 's,^src/reassert,{ARCHIVE},' {paths}"
+        pack = (
+            f"tar -cI 'gzip -1' -f {self.directory}/{ARCHIVE}.tar.gz --transform 's,^src/reassert,{ARCHIVE},' {paths}"
+        )
         node.run("sh", "-c", pack)
         node.run("chown", "65534:65534", self.directory)
         self.exports = ""
