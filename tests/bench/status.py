@@ -36,7 +36,8 @@ def main() -> None:
         package(node)
         node.wait_for_cri()
         node.run(PACKAGED, "install", "--engine", "containerd", "--no-probe", "--except", "handler/*")
-        node.run(PACKAGED, "status", "--record")  # as its timer does each minute
+        while "config dump" not in node.path("/var/lib/reassert/node.json").read_text():
+            node.run(PACKAGED, "status", "--record")  # as its timer does each minute (hook.node.answers)
         for command in COMMANDS:
             print(f"{' '.join(command):60} {measured(node, ' '.join(command), runs)}", flush=True)
         print("\n".join(["status starts:", *started(node)]))
