@@ -111,8 +111,8 @@ copy_bundle() {
   fi
   built=0
   rm -f "$work/built" # a build that fails is tried again, although the node has this bundle
-  # The path unit would build this too, and refuse to leave out certificates that the store has.
-  node systemctl --quiet stop "reassert-trust$at.path" 2>/dev/null || :
+  # The path unit, or a build that runs still, would refuse to leave out certificates that the store has.
+  node systemctl --quiet stop "reassert-trust$at.path" "reassert-trust$at.service" 2>/dev/null || :
   build_bundle > "$work/said" 2>&1 || built=$?
   node systemctl --quiet start "reassert-trust$at.path" "reassert-trust$at.service" 2>/dev/null || : # once installed
   if [ "$built" -ne 0 ]; then

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,10 @@ POLICY = one_rule("{name: ca, env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ca.pe
 
 TOLD = ("done", "hold", "problem", "refused-*", "waiting")
 """What node.sh leaves in its directory; while nothing of it is there, a probe says only that it has not finished."""
+
+
+EVERY = 2
+"""Seconds between two looks of facts.sh."""
 
 
 class NodePod:
@@ -66,7 +71,7 @@ class NodePod:
         self.bundle = ConfigMapVolume(node.path(f"{volumes}/trust"))
         self.bundle.write(bundle or {})
         paths = {name: f"{volumes}/{name}" for name in ("policy", "trust", "work")}
-        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": "2"})
+        config = container_config(self._described, NAME, paths, {"INTERVAL": "1", "STATE": state, "EVERY": str(EVERY)})
         self.container = self.pod.make(config)
         self.container.start()
 
@@ -75,11 +80,16 @@ class NodePod:
         return probe(self.container, self._described, "readinessProbe")
 
     def wait(self, ready: bool, why: str = "") -> None:
-        """Until it is ready, or not for this reason."""
+        """Until it is ready, or not for this reason. A probe runs `status`: one at each sign, and in four seconds."""
+        looked: Any = None
 
         def as_wanted() -> bool:
-            if not any(next(self._work.glob(name), None) for name in TOLD):
+            nonlocal looked
+            told = sorted(path.name for name in TOLD for path in self._work.glob(name))
+            signs = told, self.said(), time.monotonic() // 4
+            if not told or signs == looked:
                 return False
+            looked = signs
             now, said = self.ready()
             assert why or " failed, see" not in said, self.said()  # it stays so
             return now is ready and why in said
@@ -87,12 +97,14 @@ class NodePod:
         wait_for(as_wanted, f"ready {ready} {why}", lambda: f"{self.ready()}\n{self.said()}", 120)
 
     def facts(self, holds: Callable[[Any], bool]) -> Any:
-        """What report.sh would send, once something holds of it. A probe starts each look."""
+        """What report.sh would send, once something holds of it. A probe starts each look, of which EVERY has one."""
         found: Any = None
+        looked = 0.0
 
         def as_wanted() -> bool:
-            nonlocal found
-            self.ready()
+            nonlocal found, looked
+            if looked != (looked := time.monotonic() // EVERY):
+                self.ready()
             facts = self._work / "facts.json"
             found = json.loads(facts.read_text()) if facts.exists() else None
             return found is not None and holds(found)
