@@ -1,12 +1,13 @@
-"""YAML as Go's sigs.k8s.io/yaml reads it, by which CDI's own library reads specs, `.json` files too.
+"""YAML as Go's sigs.k8s.io/yaml reads it, by which kubectl reads pods, and CDI's own library specs, `.json` files too.
 
-Only `reassert cdi convert` uses it. Of several documents the first counts, and scalars are those of YAML 1.1: `yes` is
-true, `010` is eight. A key that stands twice is an error.
+Scalars are those of YAML 1.1: `yes` is true, `010` is eight. A key that stands twice is an error. Of a CDI spec the
+first document counts.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from hook.core.container import cdi
@@ -21,16 +22,25 @@ _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _DIRECTIVE = re.compile(r"\A%YAML 1\.1[ \t]*$", re.MULTILINE)
 _TAG = "tag:yaml.org,2002:"
 
+NODES = 1_000_000
+"""The most nodes of a document with each alias written out. Go's library has a limit too (decode.go, `unmarshal`)."""
+
 
 def first_document(text: str) -> Any:
-    """The data of the first document. Raises YAMLError, ValueError, RecursionError."""
+    """The data of the first document, None without one. Raises as `documents`."""
+    return next(documents(text), None)
+
+
+def documents(text: str) -> Iterator[Any]:
+    """The data of each document. Raises YAMLError, ValueError, TypeError, RecursionError."""
     from ruamel.yaml import YAML
 
     text = _DIRECTIVE.sub("", text)  # the only version that Go takes; ruamel.yaml reads no document by it here
     constructor, parser = YAML(pure=True).get_constructor_parser(text)
     try:
         composer = constructor.composer
-        return _Reader(constructor.resolver).value(composer.get_node()) if composer.check_node() else None
+        while composer.check_node():
+            yield _Reader(constructor.resolver).value(composer.get_node())
     finally:
         parser.dispose()
 
@@ -40,12 +50,20 @@ class _Reader:
 
     def __init__(self, resolver: Any) -> None:
         self._resolver = resolver
-        self._made: dict[int, Any] = {}
+        self._made: dict[int, tuple[Any, int]] = {}  # with the number of nodes
+        self._nodes = 0
 
     def value(self, node: Any) -> Any:
         if id(node) not in self._made:
-            self._made[id(node)] = self._new(node)
-        return self._made[id(node)]
+            outside, self._nodes = self._nodes, 1
+            data = self._new(node)
+            self._made[id(node)] = data, self._nodes
+            self._nodes = outside
+        data, nodes = self._made[id(node)]
+        self._nodes += nodes
+        if self._nodes > NODES:
+            raise ValueError(f"its aliases make more than {NODES} nodes of it")
+        return data
 
     def _new(self, node: Any) -> Any:
         if isinstance(node.value, str):

@@ -60,6 +60,8 @@ LET_THROUGH: dict[str, Callable[[], str]] = {
     "env of 7 MB": _env(lambda number: f'"A{number}={"v" * 100_000}"', 70),
     "env of 7 MB with a wide character": _env(lambda number: f'"A{number}=\U0001f600{"v" * 100_000}"', 70),
     "env of 7 MB in escapes": _env(lambda number: f'"A{number}={chr(92)}u0001{(chr(92) + "u0001") * 16_000}"', 70),
+    "names that a glob with ? almost matches": _env(lambda number: f'"{"a" * 100_000}{number}="', 70),
+    "a value that a glob with ? almost matches": lambda: config(env=f'"CHOICE=x{"a" * 7_000_000}"'),
     "env of a reserved name": _env('"REQUESTS_CA_BUNDLE={}"'.format, NEAR),
     "mounts": _mounts(lambda number: _mount(f"/m{number}"), NEAR // 4),
     "mounts that allowBelow lets through": _mounts(lambda number: _mount(f"/etc/pki/let/{number}"), 1000),
@@ -103,6 +105,8 @@ spec:
     - {name: "N_*", absent: true}
     - {name: "*_TOKEN", absent: true}
     - {name: "*secret*", absent: true}
+    - {name: "*a?b*", absent: true}
+    - {name: CHOICE, oneOf: [x], pattern: "x*a?b*", else: x}
     annotations: [{name: "evil/*", absent: true}]
     mounts:
     - {hostPath: CA, mountPath: /etc/ssl, readOnly: true}

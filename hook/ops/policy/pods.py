@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hook.compile import go_yaml
 from hook.core.base.errors import ReassertError, named
 from hook.core.container.identity import CONTAINER, CONTAINERD, NOT_LISTED, Identity
 from hook.core.container.spec import JOINED, THE_NODES
@@ -63,25 +64,18 @@ class Given:
 
 STDIN = "-"
 
-_BOOLEANS = re.compile(r"^(?:yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF|true|True|TRUE|false|False|FALSE)$")
-"""What kubectl's YAML reads as true or false (YAML 1.1; sigs.k8s.io/yaml). YAML 1.2 knows true and false alone."""
-
 
 def documents(path: str | Path, content: bytes | None = None) -> list[Any]:
     """The documents of a YAML or JSON file, read as kubectl does. `content`: the file's, if it was read already.
 
     Raises PodProblem, OSError.
     """
-    from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
-    yaml = YAML(typ="safe", pure=True)
-    _ = yaml.resolver.versioned_resolver  # makes the list of YAML 1.2, to which the next line adds
-    yaml.resolver.add_version_implicit_resolver((1, 2), "tag:yaml.org,2002:bool", _BOOLEANS, list("yYnNoOtTfF"))
     try:
-        found = yaml.load_all(Path(path).read_bytes() if content is None else content)
-        return [document for document in found if document is not None]
-    except (YAMLError, ValueError, RecursionError) as error:
+        text = (Path(path).read_bytes() if content is None else content).decode("utf-8")
+        return [document for document in go_yaml.documents(text) if document is not None]
+    except (YAMLError, ValueError, TypeError, RecursionError) as error:
         raise PodProblem(f"{path}: not YAML: {' '.join(str(error).split())}") from None
 
 

@@ -41,7 +41,9 @@ def test_path_is_below_another_where_its_parts_begin_with_it(path: str, parent: 
 
 
 @examples(500)
-@given(st.text("ab?*", max_size=8), st.text("ab", max_size=8))
+@given(st.text("ab?*\1é😀", max_size=8), st.text("ab\1é😀\udcff", max_size=8))
 @example("*a?b*", "aabb")
+@example("*?a*", "aa")
+@example("*é?*", "é")
 def test_a_glob_matches_what_fnmatch_matches(pattern: str, text: str) -> None:
     assert glob_match(pattern, text) == fnmatchcase(text, pattern)
