@@ -173,7 +173,7 @@ POLICY = [
         "name": "r",
         "env": [
             {"name": "CA", "value": "/ca.pem"},
-            {"name": "CHOICE", "oneOf": ["x"], "pattern": "a*b?*b*c", "else": "x"},
+            {"name": "CHOICE", "oneOf": ["x"], "pattern": "a*b?*b*?c", "else": "x"},
             {"name": "N_*", "absent": True},
             {"name": "*secret*", "absent": True},
         ],
@@ -247,7 +247,7 @@ class Node:
         process = self.directory / "process.json"
         process.write_text(json.dumps(json.loads(self.config.read_bytes())["process"]))
         decision = {"version": 1, "policy": "", "env": {"CA": "/ca"}, "absent": ["N_*", "*secret*"]}
-        decision["allowed"] = {"CHOICE": {"oneOf": ["x"], "pattern": "a*b?*b*c"}}
+        decision["allowed"] = {"CHOICE": {"oneOf": ["x"], "pattern": "a*b?*b*?c"}}
         self.config.write_text(json.dumps({"process": {}, "annotations": {"reassert/decision": json.dumps(decision)}}))
         arguments = ["--root", str(state.parents[1]), "exec", "--process", str(process), "x"]
         with contextlib.suppress(Refused):

@@ -85,6 +85,10 @@ def without_nul(text: str) -> str:
     return text
 
 
+_OWN, _MARKED = '"reassert/', '"reassert\\/'
+"""How the names of reassert's own annotations begin in JSON: as an engine writes a pod's, and as `render` does."""
+
+
 class Spec(Start):
     """A config.json. Some of its parts can be replaced; `render` writes them into the text.
 
@@ -171,6 +175,13 @@ class Spec(Start):
         """
         return self.is_admin() or self.shared_processes.startswith(JOINED)
 
+    def wrote(self, annotation: str) -> bool:
+        """Whether `render` wrote an annotation of reassert. No engine's encoder escapes a slash, and a pod writes none.
+
+        For who reports what was decided: those that act get the annotation from `create`, which replaces a pod's.
+        """
+        return f"{encode(annotation).replace(_OWN, _MARKED)}:" in self._text
+
     def changed(self) -> bool:
         """Whether a part was replaced."""
         return self._replaceable() != self._original
@@ -181,8 +192,6 @@ class Spec(Start):
         values: list[tuple[str, object]] = []
         if self.mounts != mounts:
             values.append(("mounts", oci.objects(self.mounts)))
-        if self.annotations != annotations:
-            values.append(("annotations", self.annotations))
         if self.hooks != hooks:
             values.append(("hooks", self.hooks))
         if self.devices != devices or self.device_rules != device_rules:
@@ -190,6 +199,8 @@ class Spec(Start):
             values.append(("linux", {**self.linux, "devices": oci.objects(self.devices), "resources": resources}))
         start = self._text.index("{")
         splices = [splice(self._members, start, name, encode(value)) for name, value in values]
+        if self.annotations != annotations:
+            splices.append(splice(self._members, start, "annotations", encode(self.annotations).replace(_OWN, _MARKED)))
         if self.env != env:
             splices.append(splice(self._process, self._members["process"][1], "env", encoded(self.env)))
         self._splices = splices

@@ -177,6 +177,6 @@ def has_mount(spec: Spec, destination: str, source: str) -> bool:
 def _created(spec: Spec) -> decision.Decision | None:
     """What reassert decided at create. None if it decided nothing, or did not write the annotation."""
     try:
-        return decision.read(spec.annotations)
+        return decision.read(spec.annotations) if spec.wrote(decision.ANNOTATION) else None
     except Undecided:
         return None

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hook.core.base.finding import ERROR
+from hook.core.container.spec import Spec
 from hook.core.facts import Container
 from hook.core.plan import Plan, plan
 from hook.core.reserve.reserved_env import Reserved
@@ -22,8 +23,13 @@ CONTAINER = Running("0a", os.getpid(), 0, "/bundle", "", 0.0)
 WHY = Why(ERROR, "past it", "created without reassert")
 
 
-def judged(has: list[str], *rules: dict[str, Any], **fields: Any) -> tuple[Judge, Plan, Any, list[Decision | None]]:
-    """A judge and the plan for a container whose process has this env. The last: what it was told of create."""
+def judged(
+    has: list[str], *rules: dict[str, Any], decision: dict[str, str] | None = None, **fields: Any
+) -> tuple[Judge, Plan, Any, list[Decision | None]]:
+    """A judge and the plan for a container whose process has this env. The last: what it was told of create.
+
+    `decision`: annotations that reassert wrote; those of `fields` are the engine's.
+    """
     told: list[Decision | None] = []
 
     def why(_: Running, created: Decision | None) -> Why:
@@ -31,6 +37,9 @@ def judged(has: list[str], *rules: dict[str, Any], **fields: Any) -> tuple[Judge
         return WHY
 
     started = spec(**fields)
+    if decision:
+        started.annotations = decision
+        started = Spec(started.render(), "config.json")
     return Judge(why), plan(policy(*rules), Container(POD, actual(started, has))), started, told
 
 
@@ -96,7 +105,7 @@ def test_what_else_differs_was_so_at_create() -> None:
 
 def test_refusal_is_told_once_and_with_what_create_decided() -> None:
     decision = stamp({}, Reserved({"CA": "/older"}, []), fingerprint="older")
-    judge, decided, started, told = judged(["CA=/x"], {**CA, "onConflict": "Deny"}, env=["CA=/x"], annotations=decision)
+    judge, decided, started, told = judged(["CA=/x"], {**CA, "onConflict": "Deny"}, env=["CA=/x"], decision=decision)
     assert decided.denials
     assert judge.denied(CONTAINER, started, decided) == [], "the edit says it"
     with Process(os.getpid()) as process:
@@ -104,9 +113,10 @@ def test_refusal_is_told_once_and_with_what_create_decided() -> None:
     assert [created and created.policy for created in told] == ["older"]
     alone = {"name": "alone", "sharedProcesses": "Refuse"}
     linux = {"namespaces": [{"type": "pid", "path": "/proc/1/ns/pid"}]}
-    judge, decided, started, told = judged([], alone, linux=linux, annotations={"reassert/decision": "{"})
-    assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided)] == [("alone", WHY.text)]
-    assert told == [None], "a pod wrote that annotation"
+    for forged in ({"reassert/decision": "{"}, decision):
+        judge, decided, started, told = judged([], alone, linux=linux, annotations=forged)
+        assert [(d.rule, d.why) for d in judge.denied(CONTAINER, started, decided)] == [("alone", WHY.text)]
+        assert told == [None], "a pod wrote that annotation"
 
 
 def test_mount_of_config_json_is_known_by_path_and_hostpath() -> None:
