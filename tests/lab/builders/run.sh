@@ -1,9 +1,9 @@
 #!/bin/bash
-# Drives real builders, given by a directory, with the wrapper: kaniko in a container.
+# Drives real builders, given by a directory, with the wrapper: kaniko in a container, and buildkitd as a service.
 #
 #   sudo tests/lab/builders/run.sh DIR [pytest's arguments]
 #
-# DIR has executor, the program of kaniko. Debian has no package of it.
+# DIR has programs of these names: kaniko's executor; BuildKit's buildkitd and buildctl. Debian has no package of them.
 # Not in CI. Needs what tests/run.sh installs, and a frozen build (packaging/build.sh).
 set -eu
 cd "$(dirname "$0")/../../.."
@@ -21,5 +21,5 @@ shift
 export REASSERT_TEST_BUILDERS
 exec unshare --mount --propagation private sh -c '
   if mountpoint -q /sys/fs/cgroup/unified; then mount -t tmpfs tmpfs /sys/fs/cgroup/unified; fi
-  exec build/venv-test/bin/python -m pytest --verbose --tb=short tests/lab/builders/on_kaniko.py "$@"' \
+  exec build/venv-test/bin/python -m pytest --verbose --tb=short tests/lab/builders/on_kaniko.py tests/lab/builders/on_buildkitd.py "$@"' \
   tests/lab/builders/run.sh "$@"
