@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 
 import marks
@@ -14,8 +13,8 @@ import pytest
 from e2e.cri.client import CriError
 from e2e.cri.hostile import ENV as HOSTILE_ENV
 from e2e.cri.hostile import OVERRIDDEN, RESERVED, reserved_in
-from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
+from e2e.node.commands import ENV, SHOW, Engine, runsc_files
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS, RUNC, Handler, containerd_config, handler_config
 from e2e.node.files import differences
@@ -24,41 +23,13 @@ from e2e.node.wired import FILES as CONTAINERD_FILES
 from e2e.support import need
 
 ARGUMENTS = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
-FILES = {
-    **COMPANY,
-    "/etc/docker/daemon.json": json.dumps(
-        {
-            "runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": ARGUMENTS}},
-            "bridge": "none",
-            "iptables": False,
-            "ip-forward": False,
-            "storage-driver": "vfs",
-        }
-    ),
-    "/usr/local/bin/runsc-here": f'#!/bin/sh\nexec /usr/bin/runsc {" ".join(ARGUMENTS)} "$@"\n',
-    "/etc/containers/containers.conf.d/10-gvisor.conf": '[engine.runtimes]\nrunsc = ["/usr/local/bin/runsc-here"]\n',
-}
+FILES = {**COMPANY, **runsc_files(ARGUMENTS, **{"storage-driver": "vfs"})}
 TOPS = ("/etc", "/opt", "/usr/local")
-ENV = "--env=REQUESTS_CA_BUNDLE=/tmp/evil"
-SHOW = "echo $REQUESTS_CA_BUNDLE; ls /etc/ssl; grep ' /etc/ssl ' /proc/mounts | cut -d ' ' -f 3,4 | cut -d , -f 1"
+MOUNTED = ("sh", "-c", f"{SHOW[-1]}; grep ' /etc/ssl ' /proc/mounts | cut -d ' ' -f 3,4 | cut -d , -f 1")
 LEFT_ALONE = "/tmp/evil\ncerts\n"
 CORRECTED = "/etc/ssl/certs/ca-certificates.crt\ncompany.crt\n9p ro\n"
-COMMANDS = {
-    "docker": ["docker"],
-    "podman": ["podman", "--cgroup-manager=cgroupfs"],
-}
-LIMITS = {
-    "docker": ["--network=none"],
-    "podman": ["--network=none", "--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"],
-}
 
-
-@pytest.fixture(scope="module", autouse=True)
-def owner_of_null() -> Iterator[None]:
-    """runsc gives the machine's /dev/null to the user nobody."""
-    before = os.stat("/dev/null")
-    yield
-    os.chown("/dev/null", before.st_uid, before.st_gid)
+pytestmark = pytest.mark.usefixtures("owner_of_null")
 
 
 @pytest.fixture(scope="module")
@@ -77,32 +48,26 @@ def with_runsc(node: BootedNode) -> BootedNode:
     return node
 
 
-@pytest.mark.parametrize("engine", ["docker", "podman"])
-def test_the_handler_of_runsc_is_wired_and_unwired(node: BootedNode, engine: str) -> None:
+@pytest.mark.parametrize("name", ["docker", "podman"])
+def test_the_handler_of_runsc_is_wired_and_unwired(node: BootedNode, name: str) -> None:
     """`verify` tries a runsc of docker and of podman in test_today.py."""
-
-    def call(*arguments: str) -> str:
-        return node.run(*COMMANDS[engine], *arguments).stdout
-
-    def probe() -> str:
-        return call("run", "--rm", "--runtime=runsc", *LIMITS[engine], ENV, "--entrypoint", "sh", HOSTILE, "-c", SHOW)
-
+    engine = Engine(node, name, "--runtime=runsc")
     before = node.snapshot(TOPS)
-    assert probe() == LEFT_ALONE
-    done = node.run(PACKAGED, "install", "--engine", engine, "--no-probe")
+    assert engine.run("--rm", command=MOUNTED) == LEFT_ALONE
+    said = engine.install("--no-probe")
     try:
-        assert "runsc" in done.stdout
-        assert probe() == CORRECTED
-        call("run", "--detach", "--name", "stays", "--runtime=runsc", *LIMITS[engine], ENV, HOSTILE)
-        assert call("exec", ENV, "stays", "sh", "-c", SHOW) == CORRECTED
-        assert audited(node)["stays"] == (engine, "unknown")
+        assert "runsc" in said
+        assert engine.run("--rm", command=MOUNTED) == CORRECTED
+        engine.run("--detach", "--name=stays", command=("sleep", "1000"))
+        assert engine("exec", ENV, "stays", *MOUNTED) == CORRECTED
+        assert audited(node)["stays"] == (name, "unknown")
         explained = node.run(PACKAGED, "explain", "stays").stdout
         assert "already what the policy wants. gVisor's kernel makes the mounts" in explained
-        call("rm", "--force", "stays")
+        engine("rm", "--force", "stays")
     finally:
-        node.run(PACKAGED, "uninstall", "--engine", engine)
+        engine.reassert("uninstall")
     assert differences(before, node.snapshot(TOPS)) == []
-    assert probe() == LEFT_ALONE
+    assert engine.run("--rm", command=MOUNTED) == LEFT_ALONE
 
 
 GVISOR = Handler("gvisor", 'BinaryName = "/usr/local/bin/runsc-here"', "untrusted pods", more="")

@@ -10,85 +10,33 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import marks
 import pytest
 
-from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
+from e2e.node.commands import ENV, SHOW, Engine, runsc_files
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
-from e2e.node.wired import COMPANY, PACKAGED, audited, with_program_and_images
+from e2e.node.wired import COMPANY, audited, with_program_and_images
 from e2e.support import TOP, need
 
-pytestmark = marks.promise(
-    "Install wires every handler, tests it, and restarts no container; uninstall restores every byte"
-)
+pytestmark = [
+    marks.promise("Install wires every handler, tests it, and restarts no container; uninstall restores every byte"),
+    pytest.mark.usefixtures("owner_of_null"),
+]
 
 SUITE = "sid"
 RUNSC = ["--platform=systrap", "--network=none", "--ignore-cgroups"]  # its ptrace ends at once on newer kernels
-DAEMON = {
-    "runtimes": {"runsc": {"path": "/usr/bin/runsc", "runtimeArgs": RUNSC}},
-    "bridge": "none",
-    "iptables": False,
-    "ip-forward": False,
-}
 POLICY = "/etc/reassert/policy.yaml"
 MORE = """\
   - {name: strict, env: [{name: PYTHONHTTPSVERIFY, absent: true}], onConflict: Deny}
   - {name: gpu, deviceAllocations: {exclusive: ["/dev/gpu*"]}}
 """
 """Rules that make a `verify` long, which tries each way to a device."""
-FILES = {
-    **COMPANY,
-    "/etc/docker/daemon.json": json.dumps(DAEMON, indent=2) + "\n",
-    "/usr/local/bin/runsc-here": f'#!/bin/sh\nexec /usr/bin/runsc {" ".join(RUNSC)} "$@"\n',
-    "/etc/containers/containers.conf.d/10-gvisor.conf": '[engine.runtimes]\nrunsc = ["/usr/local/bin/runsc-here"]\n',
-}
-ACCEPTED = ("runc", "buildkit", "crun-wasm")
+FILES = {**COMPANY, **runsc_files(RUNSC)}
 TOPS = ("/etc", "/opt", "/usr/local")
-ENV = "--env=REQUESTS_CA_BUNDLE=/tmp/evil"
-SHOW = ("sh", "-c", "echo $REQUESTS_CA_BUNDLE; ls /etc/ssl")
 LEFT_ALONE, CORRECTED = "/tmp/evil\ncerts\n", "/etc/ssl/certs/ca-certificates.crt\ncompany.crt\n"
-
-
-@dataclass
-class Engine:
-    """docker or podman of the node, by its own command. `runtime`: the option of `run` that names one, "" for none."""
-
-    node: BootedNode
-    name: str
-    runtime: str = ""
-
-    def __call__(self, *arguments: str, check: bool = True) -> str:
-        command = ["docker"] if self.name == "docker" else ["podman", "--cgroup-manager=cgroupfs"]
-        done = self.node.run(*command, *arguments, check=check)
-        return done.stdout if check else done.stdout + done.stderr
-
-    def run(self, *options: str, command: tuple[str, ...] = SHOW, check: bool = True) -> str:
-        """What a container prints that overrides the reserved name."""
-        limits = [] if self.name == "docker" else ["--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000"]
-        network = "--network=none" if self.runtime else "--network=host"
-        options = (*limits, *filter(None, [self.runtime]), network, ENV, *options)
-        return self("run", *options, "--entrypoint", command[0], HOSTILE, *command[1:], check=check)
-
-    def reassert(self, verb: str, *options: str, check: bool = True) -> str:
-        """What a command of reassert prints."""
-        done = self.node.run(PACKAGED, verb, "--engine", self.name, *options, check=check, timeout=180)
-        return done.stdout + done.stderr
-
-    def install(self, *options: str) -> str:
-        """With what is accepted that is not wired: docker's own runc, its BuildKit (test_builds.py), crun-wasm."""
-        return self.reassert("install", *options, *(f"--except=handler/{each}" for each in ACCEPTED))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def owner_of_null() -> Iterator[None]:
-    """runsc gives the machine's /dev/null to the user nobody."""
-    before = os.stat("/dev/null")
-    yield
-    os.chown("/dev/null", before.st_uid, before.st_gid)
 
 
 @pytest.fixture(scope="module")
