@@ -180,11 +180,21 @@ def _containers(policy: Policy, rule: Rule) -> str:
     lists = [name for name, has in (("variables.apps", has_apps), ("variables.others", has_others)) if has]
     if not lists:
         return ""
-    fields = (("containerNames", "c.name"), ("images", "(has(c.image) ? c.image : '')"))
-    limits = [_any(rule.conditions[field], of) for field, of in fields if field in rule.conditions]
-    limits = [each for each in limits if each != "true"]
+    limits = _of_container(rule)
     found = f"({' + '.join(lists)})" if len(lists) > 1 else lists[0]
     return f"{found}.filter(c, {' && '.join(limits)})" if limits else found
+
+
+def _of_container(rule: Rule) -> list[str]:
+    """The conditions of a rule that are about a container `c`, each one."""
+    fields = (("containerNames", "c.name"), ("images", "(has(c.image) ? c.image : '')"))
+    found = [_any(rule.conditions[field], of) for field, of in fields if field in rule.conditions]
+    return [each for each in found if each != "true"]
+
+
+def _conditions(rule: Rule) -> str:
+    """Whether a rule is for a container `c`, but for its type; "" if it is for each."""
+    return " && ".join(f"({each})" for each in [_of_pod(rule), *_of_container(rule)] if each)
 
 
 def _of_pod(rule: Rule) -> str:
@@ -238,9 +248,7 @@ _HAS_SOURCE = "has(e.valueFrom)"
 def _env(env: Env, rule: Rule, rules: list[Rule]) -> str:
     """Whether a container `c` with env sets the name to what a node overrides or refuses; "" if that is never seen."""
     if env.is_pattern():
-        exact = {each.name for other in rules for each in other.env if not each.is_pattern()}
-        others = sorted(name for name in exact if glob_match(env.name, name))
-        other = f" && !(e.name in {_list(others)})" if others else ""
+        other = "".join(_except(env, each, "" if each is rule else _conditions(each)) for each in rules)
         return f"c.env.exists(e, e.name.matches({_text(_expression(env.name))}){other})"
     if isinstance(env, Allowed):
         return _last(env, f"!{_HAS_SOURCE} && !({_allows(env)})")
@@ -253,6 +261,12 @@ def _env(env: Env, rule: Rule, rules: list[Rule]) -> str:
         violates = _last(env, f"{_HAS_SOURCE} || {_OWN} != {_text(given.text)}")
     trusted = [glob for each in env.trusted for glob in each["namespaces"]]
     return f"!({_any(trusted, 'request.namespace')}) && {violates}" if trusted else violates
+
+
+def _except(pattern: Env, rule: Rule, when: str) -> str:
+    """What leaves out the names that a rule reserves itself: where it applies, a node puts them before a pattern."""
+    names = sorted({each.name for each in rule.env if not each.is_pattern() and glob_match(pattern.name, each.name)})
+    return f" && !(e.name in {_list(names)}{f' && {when}' if when else ''})" if names else ""
 
 
 def _last(env: Env, holds: str) -> str:

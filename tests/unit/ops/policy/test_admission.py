@@ -181,6 +181,23 @@ def test_each_pod_is_told_what_a_node_would_do(number: int) -> None:
         assert told == overridden(in_force, volumes(found), namespace), (RULES[number], name, namespace)
 
 
+@pytest.mark.parametrize(
+    "match",
+    [
+        {"namespaces": ["team-*"]},
+        {"containerNames": ["side"]},
+        {"namespaces": ["team-*"], "podSelector": {"matchLabels": {"tier": "web"}}, "images": ["other"]},
+    ],
+)
+def test_the_name_of_a_rule_that_does_not_apply_is_still_one_of_a_pattern(match: Json) -> None:
+    pattern: Json = {"name": "p", "env": [{"name": "A*", "absent": True}]}
+    in_force = policy(pattern, {"name": "r", "match": match, "env": [{"name": "AB", "value": "1"}]})
+    server = exported(in_force)
+    for (name, found), namespace in product(PODS.items(), ("team-a", "default")):
+        told = bool(server.warnings(volumes(found), namespace))
+        assert told == overridden(in_force, volumes(found), namespace), (name, namespace)
+
+
 def test_no_rule_is_silent_or_warns_of_every_pod() -> None:
     """Else the comparison above proves nothing."""
     for rule in RULES:
