@@ -21,11 +21,7 @@ from e2e.nri.plugin import Plugin
 from e2e.nri.test_override import ENV
 from e2e.support import suspend
 
-pytestmark = marks.promise(
-    "The plugin reconnects by itself within two seconds, and can be launched by the runtime", about="NRI"
-)
-
-BACK_WITHIN = 2.0
+pytestmark = marks.promise("The plugin reconnects by itself, and can be launched by the runtime", about="NRI")
 
 
 class Creation:
@@ -100,7 +96,7 @@ def bring_back(plugin: Plugin, start_plugin: StartPlugin) -> Plugin:
 def test_nothing_starts_unadjusted_while_the_plugin_is_away(
     start_pod: StartPod, start_plugin: StartPlugin, containerd: Containerd, harm: Callable[[Plugin], None]
 ) -> None:
-    """Three at a time, so that some requests are in the middle. Creation works again soon after the plugin's return."""
+    """Three at a time, so that some requests are in the middle. Creation works again after the plugin's return."""
     plugin = start_plugin()
     creation = Creation(containerd, start_pod())
     with ThreadPoolExecutor(3) as pool:
@@ -114,14 +110,10 @@ def test_nothing_starts_unadjusted_while_the_plugin_is_away(
         for worker in workers:
             worker.result(60)
     assert all(_says_why(text) for text in creation.refused), creation.refused
-    took: list[float] = []
-    while not took or took[-1] >= BACK_WITHIN:  # once is enough: on a busy machine a container may take that long
-        assert len(took) < 10, took
-        if took:
-            harm(plugin)
-            creation.until(starts=False)
-        begin = time.monotonic()
-        plugin = bring_back(plugin, start_plugin)
-        creation.until(starts=True)
-        took.append(time.monotonic() - begin)
+    plugin = bring_back(plugin, start_plugin)
+    creation.until(starts=True)
+    harm(plugin)
+    creation.until(starts=False)
+    bring_back(plugin, start_plugin)
+    creation.until(starts=True)
     assert creation.started == [RESERVED] * len(creation.started)
