@@ -163,7 +163,7 @@ class Containerd:
         """Path of the handler's base_runtime_spec, "" for the engine's own default."""
         if handler.base_spec is None:
             return ""
-        spec = json.loads(run(*self._inside("ctr", "oci", "spec")).stdout)
+        spec = json.loads(run(*self.inside("ctr", "oci", "spec")).stdout)
         handler.base_spec(spec)
         path = self.directory / f"base-{handler.name}.json"
         path.write_text(json.dumps(spec))
@@ -181,14 +181,15 @@ class Containerd:
         assert holder.stdout.readline() == b"ready\n", "no namespaces for containerd: is this root, with CAP_SYS_ADMIN?"
         return holder, _child(holder.pid)
 
-    def _inside(self, *command: str) -> list[str]:
+    def inside(self, *command: str) -> list[str]:
+        """What runs a command in its root and namespaces."""
         return ["nsenter", "--target", str(self.init), "--mount", "--pid", *command]
 
     def start(self) -> None:
         """Start containerd and wait until its CRI answers."""
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         environment = {"PATH": path, "TMPDIR": str(self.tmp)}
-        command = self._inside("/usr/bin/containerd", "--config", str(self._config))
+        command = self.inside("/usr/bin/containerd", "--config", str(self._config))
         with self._logfile.open("ab") as log:
             self._daemon = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -222,7 +223,7 @@ class Containerd:
 
     def ctr_command(self, *arguments: str) -> list[str]:
         """A command line for containerd's own client."""
-        return self._inside("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
+        return self.inside("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
 
     def close(self) -> None:
         """End everything that was started here, and remove the cgroups."""

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 from e2e import hostile_pod
 from e2e.conftest import directory, node
+from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE
-from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, Generation, Handler, running
+from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, ROOTS, Generation, Handler, running
 from e2e.hostile_pod import policy, suite
 from e2e.nri.conftest import second_line
 from e2e.nri.plugin import Plugin
@@ -169,7 +170,7 @@ def containerd(node: Node, generation: Generation, handler: Handler) -> Iterator
     """A running one: its version, and the suite's options for it."""
     with running(node, generation, [handler]) as engine:
         socket = str(engine.directory / "containerd.sock")
-        said = run(*engine._inside("containerd", "--version")).stdout.split()
+        said = run(*engine.inside("containerd", "--version")).stdout.split()
         options = ("--cri", socket, "--handler", handler.name, "--image", HOSTILE)
         yield f"containerd {said[2]}", (*options, "--cgroup-parent", engine.cri.cgroup_parent)
 
@@ -228,3 +229,37 @@ def test_podman(node: Node, directory: Path) -> None:
     podman = f"env CONTAINERS_CONF={settings} podman {stores} --storage-driver vfs --cgroup-manager cgroupfs"
     said = version("podman", "--version")
     keep(node, "podman", f"{said}, {version(RUNTIMES['crun'], '--version')}", "--docker podman", "--docker", podman)
+
+
+@contextmanager
+def dockerd(node: Node, runtime: str) -> Iterator[tuple[str, str]]:
+    """Debian sid's docker in a root of its own: its version, and its command. `runtime`: of each container."""
+    with running(node, Generation(ROOTS / "sid"), [Handler("runc", RUNTIMES["runc"])]) as engine:
+        options = [f"--{kind}=/run/containerd/docker/{kind}" for kind in ("data-root", "exec-root", "pidfile")]
+        options += [f"--containerd={engine.directory}/containerd.sock", f"--cgroup-parent={engine.cri.cgroup_parent}"]
+        options += ["--bridge=none", "--iptables=false", "--ip6tables=false"]
+        options += [f"--add-runtime=tried={runtime}", "--default-runtime=tried"]
+        host = f"--host=unix://{engine.directory}/docker.sock"
+        log = engine.directory / "dockerd.log"
+        with (
+            log.open("wb") as file,
+            subprocess.Popen(engine.inside("dockerd", host, *options), stdout=file, stderr=file) as daemon,
+        ):
+            docker = engine.inside("docker", host)
+            try:
+                wait_for(lambda: run(*docker, "info", check=False).returncode == 0, "docker", log.read_text)
+                yield version(*docker, "--version").partition(",")[0], " ".join(docker)
+            finally:
+                daemon.terminate()
+                daemon.wait(60)
+
+
+def test_docker(node: Node) -> None:
+    with dockerd(node, RUNTIMES["runc"]) as (said, docker):
+        keep(node, "docker", said, "--docker docker", "--docker", docker)
+
+
+def test_reassert_under_docker(node: Node) -> None:
+    node.compile(policy(node))
+    with dockerd(node, node.dispatcher(RUNTIMES["runc"])) as (said, docker):
+        keep(node, "reassert-docker", f"reassert, wrapper, {said}", "--docker docker", "--docker", docker, setup=POLICY)

@@ -28,6 +28,7 @@ COLUMNS = {
     "reassert-wrapper-crun": "reassert, wrapper",
     "reassert-hook": "reassert, hook",
     "reassert-containerd": "reassert, wrapper",
+    "reassert-docker": "reassert, wrapper",
     "reassert-nri": "reassert, NRI",
 }
 """In their order: file, and what the product is called where there is no file."""
