@@ -57,7 +57,7 @@ def correct(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: st
     """
     denials = of_the_image(decided, spec, bundle, caller.still_waits)
     if caller.is_gvisor and decided.audit_only() and not denials:
-        denials = _astray_in_gvisor(case, caller, decided, decided.applied(spec), bundle)
+        denials = _astray_in_gvisor(case, caller, decided, decided.applied(spec), bundle=bundle)
     is_seen = decided.is_seen_in_the_container() and not caller.is_gvisor
     where = ["--bundle", bundle, "--config", config]
     done = Verdict(CONFIG, denials)
@@ -77,7 +77,7 @@ def correct(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: st
     decided.apply(spec)
     draft = ""
     if caller.is_gvisor:
-        denials = _astray_in_gvisor(case, caller, decided, spec, bundle)
+        denials = _astray_in_gvisor(case, caller, decided, spec, bundle=bundle)
         if denials:
             return Verdict(CONFIG, denials)
     elif is_seen:
@@ -97,7 +97,7 @@ def correct(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: st
     return done if is_seen or not decided.node_logs else done.with_logs(decided)
 
 
-def _astray_in_gvisor(case: Case, caller: Caller, decided: Plan, spec: Spec, bundle: str) -> list[Reason]:
+def _astray_in_gvisor(case: Case, caller: Caller, decided: Plan, spec: Spec, *, bundle: str) -> list[Reason]:
     return gvisor.astray(
         rootfs(spec, bundle),
         decided,

@@ -228,11 +228,11 @@ def foreseen(plan: Plan, start: Start, node: Node | None) -> Plan:
             continue
         own = ["ro"] if mount.is_read_only else []
         under = min([newest.get(path, 0) for path in (at, *parents(at))])  # of these the newest is seen there
-        made = row.bound(-len(mounts) - 1, at, real.removeprefix(row.point.rstrip("/")), own, under)
+        made = row.bound(-len(mounts) - 1, at, real.removeprefix(row.point.rstrip("/")), options=own, parent=under)
         mounts.append((at, made))
         newest[at] = made.id
         for below in node.below(number, real) if "rbind" in mount.options else ():
             point, all_own = at.rstrip("/") + below.point[len(real) :], own if "rro" in mount.options else []
-            mounts.append((point, below.bound(-len(mounts) - 1, point, "", all_own, made.id)))
+            mounts.append((point, below.bound(-len(mounts) - 1, point, "", options=all_own, parent=made.id)))
             newest[point] = -len(mounts)
     return reached(mounts, node.places_for(plan), plan, volumes=Volumes(start, mounts))

@@ -252,9 +252,9 @@ def explain(
     container = case.container
     seen = foreseen(decided, spec, this_node())
     case.would_refuse(seen.audited)
-    has_bundle = not runs and config != STDIN
-    wrong = of_the_image(decided, spec, bundle) if has_bundle else []
-    hides = hidden(decided, spec, bundle) if has_bundle and not decided.refusal() else []
+    has_image = not runs and config != STDIN and os.path.isdir(os.path.join(bundle, str(spec.root.get("path", ""))))
+    wrong = of_the_image(decided, spec, bundle) if has_image else []
+    hides = hidden(decided, spec, bundle) if has_image and not decided.refusal() else []
     found = [*seen.denials, *wrong]
     is_refused = bool(decided.refusal() or (found and not decided.audit_only()))
     if is_refused and not decided.refusal():

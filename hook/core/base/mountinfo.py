@@ -44,7 +44,7 @@ class Row:
         self.point = _plain(point) if has_escapes else point
         """The mount point, from the process's root."""
 
-    def bound(self, number: int, point: str, path: str, options: Sequence[str] = (), parent: int = 0) -> Row:
+    def bound(self, number: int, point: str, path: str, *, options: Sequence[str] = (), parent: int = 0) -> Row:
         """The row of a bind mount of a path in this mount that was not made. `path`: below its point.
 
         `options`: of the new mount; none: as of this one.

@@ -155,4 +155,4 @@ class Foreseen(View):
         if holds is None:
             raise PathEscapes("leads through a mount that was made since")
         point, path = self.prefix + place.path, source.removeprefix(holds.point.rstrip("/"))
-        return holds.bound(max(self.table) + 1, point, path, edit.options())
+        return holds.bound(max(self.table) + 1, point, path, options=edit.options())
