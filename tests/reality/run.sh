@@ -44,7 +44,6 @@ cgroups() {
 for _ in $(seq 50); do
   [ -n "$(cgroups)" ] || break
   cgroups | while read -r left; do find "$left" -depth -type d -exec rmdir {} + 2>/dev/null || true; done
-  rmdir /sys/fs/cgroup/kubepods /sys/fs/cgroup/*/kubepods 2>/dev/null || true
   [ -z "$(cgroups)" ] || sleep 0.1
 done
 rmdir "$REALITY_SCRATCH" 2>/dev/null || true
