@@ -40,7 +40,7 @@ LATER = """
 ALIKE = (
     (r"(containerd \d+\.\d+)\S*", r"\1"),
     (r"\d{4}-\d\d-\d\dT[\d:.]+Z", "2026-01-31T12:00:00Z"),
-    (r"\b\d+ (s|min|seconds?|minutes?)( \d+ s)? ago\b", "2 min ago"),
+    (r"\b(now|\d+ (s|min|seconds?|minutes?)( \d+ s)? ago)\b", "2 min ago"),
     (r"(^reassert .* on )[^,]+", r"\1gpu-01"),
     (r"\d+(\.\d+)? MiB", "25 MiB"),
 )
