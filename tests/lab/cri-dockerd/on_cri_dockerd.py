@@ -12,40 +12,19 @@ from typing import Any
 
 import pytest
 from e2e.cri.client import Container, Cri, CriError, Pod, call, key_values, messages, namespaces, wait_for
-from e2e.cri.images import HOSTILE, PAUSE, write_images
+from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
 from e2e.node.test_dockershim import CHECKPOINT, PLUGIN, VISIBLE, example_policy
 from e2e.node.wired import PACKAGED, POLICY_FILE, package
+from lab.cri_dockerd import SOCKET, TYPES, UNIT
 from unit.kubelet import entry, write_checkpoint
 from unit.podresources import PodResources, answer
 
 __all__ = ["boot", "module_boot"]
 
-SOCKET = "/run/cri-dockerd.sock"
 KUBELET = "/var/lib/kubelet"
 LABEL = "io.kubernetes."
-UNIT = f"""\
-[Service]
-ExecStart=/usr/local/bin/cri-dockerd --container-runtime-endpoint unix://{SOCKET} --pod-infra-container-image {PAUSE} \\
-  --network-plugin cni
-Delegate=yes
-KillMode=process
-"""
-TYPES = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-metadata: {name: test}
-spec:
-  exclude: {containerTypes: [sandbox]}
-  rules:
-  - name: app
-    match: {containerTypes: [container]}
-    env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]
-  - name: others
-    match: {containerTypes: [init, ephemeral]}
-    env: [{name: NVIDIA_VISIBLE_DEVICES, value: none}]
-"""
 
 
 class Kubelet:

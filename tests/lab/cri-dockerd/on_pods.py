@@ -15,36 +15,15 @@ from typing import Any
 import grpc
 import pytest
 from e2e.cri.client import Cri, CriError, wait_for
-from e2e.cri.images import HOSTILE, PAUSE, write_images
+from e2e.cri.images import HOSTILE, write_images
 from e2e.node.booted import BootedNode, booted
 from e2e.node.test_dockershim import PLUGIN, VISIBLE, example_policy
 from e2e.node.wired import PACKAGED, POLICY_FILE, package
 from lab.cluster.cluster import Cluster, Object, control_plane
+from lab.cri_dockerd import SOCKET, TYPES, UNIT
 
 from hook.resident.protobuf import load
 
-SOCKET = "/run/cri-dockerd.sock"
-UNIT = f"""\
-[Service]
-ExecStart=/usr/local/bin/cri-dockerd --container-runtime-endpoint unix://{SOCKET} --pod-infra-container-image {PAUSE} \\
-  --network-plugin cni
-Delegate=yes
-KillMode=process
-"""
-TYPES = """\
-apiVersion: reassert/v1
-kind: NodePolicy
-metadata: {name: test}
-spec:
-  exclude: {containerTypes: [sandbox]}
-  rules:
-  - name: app
-    match: {containerTypes: [container]}
-    env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]
-  - name: others
-    match: {containerTypes: [init, ephemeral]}
-    env: [{name: NVIDIA_VISIBLE_DEVICES, value: none}]
-"""
 MESSAGES = load(Path(__file__).with_name("device_plugin.proto"))
 GPU = "nvidia.com/gpu"
 TENANT, TEAM = "team-a", "team-b"
