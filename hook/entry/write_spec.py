@@ -343,15 +343,6 @@ def without_unmade(draft: dict[str, Any]) -> dict[str, Any] | None:
     return {**draft, "edits": kept} if draft.get("tried") else None
 
 
-def is_corrected(annotations: dict[str, str]) -> bool:
-    """Whether create decided about a container and corrected it; in Audit mode it only leaves a draft."""
-    try:
-        decision = read(annotations)
-    except Undecided:
-        return True
-    return decision is not None and not (decision.draft and decision.draft.get("applied") is False)
-
-
 def read(annotations: dict[str, str]) -> Decision | None:
     """The decision in the annotation, None without the annotation. Raises Undecided if it cannot be read."""
     text = annotations.get(ANNOTATION)

@@ -30,12 +30,13 @@ from hook.core.policy.trust_layout import ASIDE_PATH, store_of
 from hook.core.reserve.edits import Edit, Reason
 from hook.core.reserve.losses import losses
 from hook.core.reserve.reserved_env import Reserved
-from hook.entry.write_spec import hidden, is_corrected, of_the_image, stamp
+from hook.entry.write_spec import hidden, of_the_image, stamp
 from hook.inside.running import Node, foreseen
 from hook.node.engines.base import NRI
 from hook.node.engines.facts import TRACES
 from hook.node.words import actual, wanted, words
 from hook.ops.adapter import Command
+from hook.ops.at_create import is_corrected
 from hook.ops.policy.pods import STDIN, UID
 from hook.resident.terminal import OUTPUTS, columns, line, table
 
@@ -420,7 +421,7 @@ _CORRECTED = "corrected by reassert at create: this config.json is already what 
 
 
 def _outcome(decided: Plan, container: Container) -> str:
-    if not decided.edits and not decided.refusal() and is_corrected(container.start.annotations):
+    if not decided.edits and not decided.refusal() and is_corrected(container.start):
         return _CORRECTED
     if decided.refusal():
         return REFUSED + decided.refusal()
@@ -435,7 +436,7 @@ def _outcome_of_running(decided: Plan, container: Container) -> str:
     if decided.excluded:
         return f"left alone: excluded by {decided.excluded}"
     if decided.is_empty():
-        corrected = is_corrected(container.start.annotations)
+        corrected = is_corrected(container.start)
         return _CORRECTED if corrected else "created as the policy wants it: nothing to correct"
     would = "refused" if decided.refusal() else "corrected"
     if decided.audit_only():

@@ -11,10 +11,10 @@ from hook.core.decide import Case
 from hook.core.plan import Plan
 from hook.core.policy.model import AUDIT, Policy
 from hook.core.reserve.edits import Reason
-from hook.entry.write_spec import is_corrected
 from hook.inside.running import Node, foreseen
 from hook.node.words import words
 from hook.ops.adapter import Command
+from hook.ops.at_create import is_corrected
 
 
 def compared(
@@ -40,7 +40,7 @@ def compared(
     one, other = (_made(each, foreseen(each, target, node), look) if each in in_force else {} for each in decided)
     wrong = [name for name in {**one, **other} if one.get(name) != other.get(name)]
     was, remains = (_reserved(each) if each in in_force else [] for each in decided)
-    return wrong, [name for name in was if is_corrected(target.annotations) and name not in remains]
+    return wrong, [name for name in was if is_corrected(target) and name not in remains]
 
 
 def _made(decided: Plan, seen: Plan, look: Callable[[Plan], Sequence[Reason]]) -> dict[str, str]:

@@ -19,10 +19,11 @@ from hook.core.reserve.devices import KIND as DEVICE
 from hook.core.reserve.edits import Edit, Reason
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import SetEnv
-from hook.entry import write_spec as decision
+from hook.entry.write_spec import Decision, of_the_image
 from hook.inside import running as real
 from hook.inside.containers import Running
 from hook.inside.process import Process
+from hook.ops.at_create import decision_of
 
 STALE = "stale file"
 """`kind` of a difference: a mount of a file or directory that the node has replaced since."""
@@ -87,12 +88,12 @@ class Judge:
     `node`: its mounts.
     """
 
-    why: Callable[[Running, decision.Decision | None], Why]
+    why: Callable[[Running, Decision | None], Why]
     node: real.Node = field(default_factory=real.Node)
 
     def differences(self, container: Running, spec: Spec, decided: Plan, process: Process) -> list[Difference]:
         """How a container differs from a plan made of its process's env. Raises ReassertError, OSError."""
-        created = _created(spec)
+        created = decision_of(spec)
         of_config = decided.env.within(spec.env).differences(spec.env)
         wrong_in_config = {edit.name for edit in of_config if not edit.takes_effect()}
         found: list[Difference] = []
@@ -123,7 +124,7 @@ class Judge:
     def _mount(
         self, edit: PlaceMount, problem: MountMismatch, container: Running, spec: Spec, decided: Plan
     ) -> Difference:
-        created = _created(spec)
+        created = decision_of(spec)
         there = bool(edit.mount) and has_mount(spec, edit.name, edit.source())
         if problem.row and edit.mount and self.node.is_stale(problem.row, edit.source(), lambda: there):
             message = f"{named(edit.name)} is what {edit.source()} was before it was replaced on the node"
@@ -142,19 +143,19 @@ class Judge:
             return []
         rootfs = rootfs_of(container, spec)
         with suppress(FileNotFoundError):  # the engine has unmounted it here
-            if reasons := decision.of_the_image(decided, spec, container.bundle):
+            if reasons := of_the_image(decided, spec, container.bundle):
                 return reasons
         return real.foreseen_mounts(process.mounts(), decided, spec, self.node, rootfs)
 
     def denied(self, container: Running, spec: Spec, decided: Plan) -> list[Difference]:
         """What the policy refuses a new container for, beyond its edits and its volumes of the node's own files."""
-        created = _created(spec)
+        created = decision_of(spec)
         said = {edit.conflict() for edit in decided.edits}
         reasons = [r for r in decided.denials if r.kind != node_paths.KIND and r.message not in said]
         return [Difference.of(r.rule, r.kind, "", r.message, self.why(container, created)) for r in reasons]
 
     def _difference(
-        self, edit: Edit, message: str, container: Running, created: decision.Decision | None, right: bool
+        self, edit: Edit, message: str, container: Running, created: Decision | None, right: bool
     ) -> Difference:
         """`right`: config.json has what the policy wants."""
         why = self.why(container, created)
@@ -172,11 +173,3 @@ def rootfs_of(container: Running, spec: Spec) -> str:
 def has_mount(spec: Spec, destination: str, source: str) -> bool:
     """Whether config.json has a mount from a hostPath at a path."""
     return any(mount.destination == destination and mount.source == source for mount in spec.mounts)
-
-
-def _created(spec: Spec) -> decision.Decision | None:
-    """What reassert decided at create. None if it decided nothing, or did not write the annotation."""
-    try:
-        return decision.read(spec.annotations) if spec.wrote(decision.ANNOTATION) else None
-    except Undecided:
-        return None

@@ -8,7 +8,9 @@ import marks
 import pytest
 
 from hook.core.container.identity import identify
-from hook.entry.write_spec import ANNOTATION
+from hook.core.container.spec import Spec
+from hook.core.reserve.reserved_env import Reserved
+from hook.entry.write_spec import ANNOTATION, stamp
 from hook.ops.audit.audit import (
     AS_IN_FORCE,
     AT_ITS_START,
@@ -50,11 +52,15 @@ def test_compared_are_edits_and_refusals() -> None:
 
 def test_what_the_wrapper_corrected_is_not_known_without_the_rule() -> None:
     """The config.json has what the rule wanted, and not what the pod had asked for."""
-    one = spec(env=["CA=/ca.pem"], annotations={**CONTAINERD, ANNOTATION: "{}"})
+    one = spec(env=["CA=/ca.pem"], annotations=CONTAINERD)
+    one.annotations = stamp(CONTAINERD, Reserved({"CA": "/ca.pem"}, ["B"]), fingerprint="")
+    one = Spec(one.render(), "config.json")
     assert compared(policy(CA), policy(), identify(one), one) == ([], ["env CA", "env B"])
     assert compared(policy(CA), policy(CA), identify(one), one) == ([], [])
     never = spec(env=["CA=/ca.pem"], annotations=CONTAINERD)
-    assert compared(policy(CA), policy(), identify(never), never) == ([], [])
+    forged = spec(env=["CA=/ca.pem"], annotations={**CONTAINERD, ANNOTATION: one.annotations[ANNOTATION]})
+    for other in (never, forged):
+        assert compared(policy(CA), policy(), identify(other), other) == ([], [])
 
 
 def test_a_policy_in_audit_mode_touches_nothing_until_it_is_enforced() -> None:
