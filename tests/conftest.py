@@ -51,6 +51,9 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
 NEVER_FAST = ("slow", "frozen", "engine")
 """What `--fast` does without, though it may be there."""
 
+NAMED = re.compile(rf"\bmark\.({'|'.join(name for name in NEEDS if name != 'root')})\b")
+"""In the text of a file that has tests which `--fast` may leave out, whoever runs it."""
+
 SUITES = ("bookworm", "trixie", "forky", "sid", "1.6", "1.7", "2.1")
 """Parameters with which a test has another node or another containerd."""
 
@@ -105,6 +108,12 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[LEFT_OUT] = Counter()
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `--rest`: a file of unit tests whose tests all run with `--fast`. Each worker would import it for nothing."""
+    is_unit = collection_path.is_relative_to(Path(__file__).parent / "unit") and collection_path.name[:5] == "test_"
+    return True if config.getoption("rest") and is_unit and not NAMED.search(collection_path.read_text()) else None
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """With `--fast`: deselect what cannot run, and count it. Else what the machine lacks is skipped, see below."""
@@ -122,6 +131,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (left if lacking else kept).append(item)
         if lacking:
             config.stash[LEFT_OUT][lacking] += 1
+        if not set(needed(item)) <= {"root"} and not NAMED.search(item.path.read_text()):
+            raise pytest.UsageError(f"{item.nodeid}: --rest looks for the words `mark.NAME` in the file of such a test")
     items[:] = kept
     config.hook.pytest_deselected(items=left)
 

@@ -7,6 +7,7 @@
 #   sudo tests/run.sh                      set up a Debian machine, then run all tests, with real runtimes; the same
 #                                         inputs each time (tests/lab/explore.sh tries new ones)
 #   sudo tests/run.sh --rest               the same without what `--fast` runs
+#   sudo tests/run.sh --set-up             only set it up
 #   sudo tests/run.sh tests/e2e/test_hook.py -k audit
 #
 # In CI (CI=true) a test that is skipped because the machine lacks something counts as failed, and `--fast` tries as many
@@ -79,10 +80,11 @@ if [ "${1:-}" = --fast ]; then
   fast "$@"
 fi
 rest=
-if [ "${1:-}" = --rest ]; then
-  shift
-  rest=--rest
-fi
+set_up=
+case ${1:-} in
+--rest) rest=--rest && shift ;;
+--set-up) set_up=yes && shift ;;
+esac
 [ "$(id -u)" -eq 0 ] || fail "run it as root: sudo tests/run.sh; without root: tests/run.sh --fast"
 
 # How long each part took, for the end.
@@ -112,6 +114,10 @@ if [ "$units" != yes ]; then
 fi
 make_venv
 took "test tools"
+if [ -n "$set_up" ]; then
+  printf '%s' "$parts"
+  exit
+fi
 checking=
 if [ $# -eq 0 ]; then
   # Beside the build: each has a core. To collect the tests compiles them, once for all workers.
