@@ -17,7 +17,7 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 import machine
 import pytest
-from e2e.support import REASSERT
+from harness.paths import REASSERT
 from hypothesis import settings
 
 BROWSER = "chromium-headless-shell"

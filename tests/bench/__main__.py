@@ -12,9 +12,11 @@ import sys
 import time
 from pathlib import Path
 
+from harness.paths import REASSERT
+
 from bench import chart
 from bench.cases import GROUPS, Bench
-from bench.node import REASSERT, Node
+from bench.node import Setup
 from bench.results import Results
 
 TMPFS = Path("/run/reassert-bench")
@@ -29,7 +31,8 @@ def main() -> int:
     peers = dict(peer.partition("=")[::2] for peer in options.peer)
     rounds = 12 if options.quick else options.rounds
     with_tmpfs(TMPFS)
-    bench = Bench(Node(TMPFS, options.runc), peers, dict(other.partition("=")[::2] for other in options.other), rounds)
+    others = dict(other.partition("=")[::2] for other in options.other)
+    bench = Bench(Setup(TMPFS, options.runc, others), peers, rounds)
     begin = time.monotonic()
     for name in options.only or GROUPS:
         before = {row.case for row in bench.results.rows}

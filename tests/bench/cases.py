@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.paths import REASSERT
+
 from bench.container import Container, process_file
 from bench.labels import Engine
 from bench.measure import Action, Sample, interleaved, peak
-from bench.node import REASSERT, Contender, Node
+from bench.node import Contender, MeasuredNode, Setup, add_hook, correct
 from bench.resident import measure as resident
 from bench.results import Results
 from bench.together import together
@@ -30,12 +32,11 @@ SLEEP = ["/bin/sleep", "1000"]
 
 
 class Bench:
-    """A node, the contenders, and the results."""
+    """The nodes and bundles, the contenders, and the results."""
 
-    def __init__(self, node: Node, peers: dict[str, str], others: dict[str, str], rounds: int) -> None:
-        self.node = node
+    def __init__(self, setup: Setup, peers: dict[str, str], rounds: int) -> None:
+        self.setup = setup
         self.peers = peers
-        self.others = others
         self.rounds = rounds
         self.results = Results()
         self._numbers = itertools.count()
@@ -46,20 +47,17 @@ class Bench:
 
     def contenders(self, real: str = "", rules: int = 30) -> list[tuple[Contender, bool]]:
         """runc twice, reassert, the peers; with each whether its bundle asks for the peer's device."""
-        real = real or self.node.runc
+        real = real or self.setup.runc
         found = [(Contender(BASE, (real,)), False), (Contender(AGAIN, (real,)), False)]
-        found.append((self.node.dispatcher(self.node.policy(rules), real), False))
-        found.append((self.node.warm(self.node.policy(rules), real), False))
-        for name, path in self.others.items():
-            found.append((self.node.dispatcher(self.node.policy(rules), real, path, name), False))
-            found.append((self.node.warm(self.node.policy(rules), real, path, name), False))
+        for node in self.setup.nodes(rules):
+            found += [(node.cold(real), False), (node.warm(real), False)]
         for name, path in self.peers.items():
-            found.append((self.node.peer(name, path, real), True))
+            found.append((self.setup.peer(name, path, real), True))
         return found
 
     def stub(self) -> str:
         """A runtime that does nothing, by the name that peers expect."""
-        path = self.node.top / "runc"
+        path = self.setup.top / "runc"
         if not path.exists():
             path.symlink_to("/bin/true")
         return str(path)
@@ -68,8 +66,8 @@ class Bench:
         """A container for each contender, in a bundle of its own."""
         made = {}
         for contender, device in self.contenders():
-            bundle = self.node.bundle(f"{case} {contender.name}".replace(" ", "-"), size, args, device)
-            made[contender.name] = Container(self.node, contender, bundle, self.unique())
+            bundle = self.setup.bundle(f"{case} {contender.name}", size, args, device)
+            made[contender.name] = Container(self.setup, contender, bundle, self.unique())
         return made
 
     def measure(self, case: str, actions: dict[str, Action], rounds: int = 0, base: str = BASE) -> None:
@@ -145,28 +143,25 @@ def _exec(container: Container) -> Action:
 
 def hook(bench: Bench) -> None:
     """The time of a prestart hook in `runc create`."""
-    node = bench.node
-    policy = node.policy(30)
-    hooks: dict[str, tuple[str, ...]] = {
-        BASE: (),
-        AGAIN: (),
-        "/bin/true": ("/bin/true",),
-        "reassert, verifies": (str(REASSERT), "hook", *node.options(policy), "prestart"),
-        "reassert, verifies, warm": (node.warm_hook(policy), "prestart"),
+    setup = bench.setup
+    nodes = setup.nodes(30)
+    hooks: dict[str, tuple[MeasuredNode, tuple[str, ...]]] = {
+        BASE: (nodes[0], ()),
+        AGAIN: (nodes[0], ()),
+        "/bin/true": (nodes[0], ("/bin/true",)),
     }
-    for name, path in bench.others.items():
-        hooks[f"{name}, verifies"] = (path, "hook", *node.where(policy, path, name), "prestart")
-        hooks[f"{name}, verifies, warm"] = (node.warm_hook(policy, path, name), "prestart")
+    for node in nodes:
+        hooks[f"{node.name}, verifies"] = node, (node.program, "hook", *node.options(), "prestart")
+        hooks[f"{node.name}, verifies, warm"] = node, (node.warm_hook(), "prestart")
     if "nvidia" in bench.peers:
-        hooks["nvidia"] = (bench.peers["nvidia"] + "-hook", "prestart")
+        hooks["nvidia"] = nodes[0], (bench.peers["nvidia"] + "-hook", "prestart")
     actions: dict[str, Action] = {}
-    for name, command in hooks.items():
-        bundle = node.bundle(f"hook {name}".replace(" ", "-").replace("/", "-"), USUAL)
-        bundle.corrected()
-        bundle.mount(node.ca, "/etc/ssl")
+    for name, (node, command) in hooks.items():
+        bundle = setup.bundle(f"hook {name}".replace("/", "-"), USUAL)
+        correct(bundle, node)
         if command:
-            bundle.with_hook(*command)
-        actions[name] = Container(node, Contender(name, (node.runc,)), bundle, bench.unique()).only_create
+            add_hook(bundle, *command)
+        actions[name] = Container(setup, Contender(name, (setup.runc,)), bundle, bench.unique()).only_create
     bench.measure("prestart hook, 30 kB", actions)
 
 
@@ -174,11 +169,11 @@ def memory(bench: Bench) -> None:
     """Peak memory and time of the wrappers, with a real runtime that does nothing."""
     containers = {}
     for contender, device in bench.contenders(bench.stub()):
-        bundle = bench.node.bundle(f"memory {contender.name}".replace(" ", "-"), USUAL, None, device)
-        containers[contender.name] = Container(bench.node, contender, bundle, bench.unique())
+        bundle = bench.setup.bundle(f"memory {contender.name}", USUAL, None, device)
+        containers[contender.name] = Container(bench.setup, contender, bundle, bench.unique())
     bench.measure("wrapper alone, 30 kB", {name: container.create for name, container in containers.items()})
     for name, container in containers.items():
-        container.bundle.fresh()
+        container.bundle.save()
         row = bench.results.find("wrapper alone, 30 kB", name)
         if row is not None:
             row.peak_mb = peak(container.create_command(), container.contender.environment)
@@ -189,17 +184,17 @@ def labels(bench: Bench) -> None:
 
     Warm, the first container of each pod asks, and later ones do not. The answer comes at once (bench.labels).
     """
-    node, stub = bench.node, bench.stub()
-    asking = node.policy(1, ", podSelector: {matchLabels: {app: shop}}")
-    engine = Engine(asking.parent / "store")
+    setup, stub = bench.setup, bench.stub()
+    asking = setup.node(1, ", podSelector: {matchLabels: {app: shop}}")
+    engine = Engine(asking.store)
     contenders = {}
-    for policy, name in ((node.policy(1), PLAIN), (asking, "podSelector")):
-        contenders[f"{name}, cold"] = node.dispatcher(policy, stub)
-        contenders[f"{name}{WARM}"] = node.warm(policy, stub)
+    for node, name in ((setup.node(1), PLAIN), (asking, "podSelector")):
+        contenders[f"{name}, cold"] = node.cold(stub)
+        contenders[f"{name}{WARM}"] = node.warm(stub)
     contenders[f"{ANOTHER}{WARM}"] = contenders[f"podSelector{WARM}"]
     actions: dict[str, Action] = {}
     for name, contender in contenders.items():
-        container = Container(node, contender, node.bundle(f"labels {name}".replace(" ", "-"), USUAL), bench.unique())
+        container = Container(setup, contender, setup.bundle(f"labels {name}", USUAL), bench.unique())
         actions[name] = _in_another_pod(container) if name.startswith(ANOTHER) else container.create
     case = "create for a rule by labels"
     samples = interleaved(actions, bench.rounds, progress(case, bench.rounds))
@@ -212,10 +207,10 @@ def labels(bench: Bench) -> None:
 
 
 def _in_another_pod(container: Container) -> Action:
-    numbers, content = itertools.count(1), container.bundle.content
+    numbers = itertools.count(1)
 
     def run() -> Sample:
-        container.bundle.content = content.replace(b"0" * 64, b"%064x" % next(numbers))
+        container.bundle.spec["annotations"]["io.kubernetes.cri.sandbox-id"] = f"{next(numbers):064x}"
         return container.create()
 
     return run
@@ -227,21 +222,20 @@ def probes(bench: Bench) -> None:
     A share of the agent's CPU time in the same seconds is a part of each warm exec.
     """
     for contender, device in bench.contenders(bench.stub()):
-        bundle = bench.node.bundle(f"probes {contender.name}".replace(" ", "-"), USUAL, None, device)
-        container = Container(bench.node, contender, bundle, bench.unique())
-        state = Path(bench.node.root, container.id)
+        bundle = bench.setup.bundle(f"probes {contender.name}", USUAL, None, device)
+        container = Container(bench.setup, contender, bundle, bench.unique())
+        state = Path(bench.setup.root, container.id)
         state.mkdir(parents=True)
         (state / "state.json").write_text(json.dumps({"config": {"labels": [f"bundle={bundle.directory}"]}}))
-        bundle.fresh()
         container.create()
         run = _exec(container)
         run()
-        before, due, samples = bench.node.agents_cpu(), time.monotonic(), []
+        before, due, samples = bench.setup.agents_cpu(), time.monotonic(), []
         for _ in range(PROBES * bench.rounds // 2):
             samples.append(run())
             due = max(due + 1 / PROBES, time.monotonic() - 0.5)
             time.sleep(max(0.0, due - time.monotonic()))
-        share = (bench.node.agents_cpu() - before) / len(samples) if contender.name.endswith(WARM) else 0.0
+        share = (bench.setup.agents_cpu() - before) / len(samples) if contender.name.endswith(WARM) else 0.0
         samples = [Sample(sample.wall, sample.cpu + share) for sample in samples]
         first = bench.results.find(PROBING, BASE)
         base = [Sample(*pair) for pair in first.samples] if first else None
@@ -250,7 +244,7 @@ def probes(bench: Bench) -> None:
 
 def agent(bench: Bench) -> None:
     """The agent's memory with the NRI plugin in it, after REQUESTS requests of all kinds."""
-    directory = bench.node.top / "resident"
+    directory = bench.setup.top / "resident"
     directory.mkdir()
     count = REQUESTS if bench.rounds >= FULL else REQUESTS // 25
     resident(str(REASSERT), directory, count)

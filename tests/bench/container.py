@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.bundle import Bundle, as_engines_write
+
 from bench.measure import Failed, Sample, timed
-from bench.node import Bundle, Contender, Node, as_engines_write
+from bench.node import Contender, Setup
 
 Verbs = dict[str, Sample]
 
@@ -18,8 +19,8 @@ Verbs = dict[str, Sample]
 class Container:
     """A container that `contender` makes of a bundle."""
 
-    def __init__(self, node: Node, contender: Contender, bundle: Bundle, name: str) -> None:
-        self.node = node
+    def __init__(self, setup: Setup, contender: Contender, bundle: Bundle, name: str) -> None:
+        self.setup = setup
         self.contender = contender
         self.bundle = bundle
         self.id = name
@@ -31,7 +32,7 @@ class Container:
         log = f"{self.bundle.directory}/log.json"
         return [
             *self.contender.command,
-            *("--root", self.node.root, "--log", log, "--log-format", "json"),
+            *("--root", self.setup.root, "--log", log, "--log-format", "json"),
             *(verb, *rest),
         ]
 
@@ -41,11 +42,11 @@ class Container:
 
     def create_command(self) -> list[str]:
         """The command line of create."""
-        return self.command("create", "--bundle", self.bundle.directory, "--pid-file", self._pid, self.id)
+        return self.command("create", "--bundle", str(self.bundle.directory), "--pid-file", self._pid, self.id)
 
     def create(self) -> Sample:
         """create, from the engine's own config.json."""
-        self.bundle.fresh()
+        self.bundle.save()
         return timed(self.create_command(), self.contender.environment, self.log)
 
     def start(self) -> Sample:
@@ -76,7 +77,7 @@ class Container:
     def clean(self) -> None:
         """Take it away through plain runc, whatever state it is in."""
         try:
-            timed([self.node.runc, "--root", self.node.root, "delete", "--force", self.id])
+            timed([self.setup.runc, "--root", self.setup.root, "delete", "--force", self.id])
         except Failed:
             pass
 
@@ -96,10 +97,8 @@ class Container:
 
 def process_file(bundle: Bundle) -> Callable[[], str]:
     """Writes an `exec` process file as the engine would, and gives its path."""
-    process = json.loads(bundle.content)["process"]
-    process["args"] = ["/bin/true"]
-    content = as_engines_write(process)
-    path = Path(bundle.directory) / "process.json"
+    content = as_engines_write({**bundle.spec["process"], "args": ["/bin/true"]})
+    path = bundle.directory / "process.json"
 
     def write() -> str:
         path.write_bytes(content)

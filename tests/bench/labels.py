@@ -6,7 +6,9 @@ import socket
 import threading
 from pathlib import Path
 
-from bench.node import NAMESPACE, UID
+from harness.bundle import UID
+
+from bench.node import NAMESPACE
 
 
 class Engine:

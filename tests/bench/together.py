@@ -6,13 +6,14 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.bundle import Bundle
+
 from bench.container import Container
 from bench.measure import ENVIRONMENT, Action, Failed, Sample, finish, spawn
-from bench.node import Contender
+from bench.node import Contender, add_hook
 
 if TYPE_CHECKING:
     from bench.cases import Bench
-    from bench.node import Bundle
 
 COUNT, RULES = 64, 30
 CREATIONS = f"{COUNT} creations at once"
@@ -32,18 +33,18 @@ def together(bench: Bench, size: int) -> None:
     ):
         actions: dict[str, Action] = {}
         for contender, device in bench.contenders(real):
-            name = f"{'wrappers' if real else 'together'} {contender.name}".replace(" ", "-")
-            bundles = [bench.node.bundle(f"{name}/{number}", size, None, device) for number in range(COUNT)]
+            name = f"{'wrappers' if real else 'together'} {contender.name}"
+            bundles = [bench.setup.bundle(f"{name}/{number}", size, None, device) for number in range(COUNT)]
             actions[contender.name] = _action(bench, contender, bundles, removed=not real)
         if not real:
-            bundles = [bench.node.bundle(f"empty-hook/{number}", size) for number in range(COUNT)]
+            bundles = [bench.setup.bundle(f"empty-hook/{number}", size) for number in range(COUNT)]
             for bundle in bundles:
-                bundle.with_hook("/bin/true")
-            actions[EMPTY] = _action(bench, Contender(EMPTY, (bench.node.runc,)), bundles, removed=True)
-        policy = bench.node.policy(RULES)
-        before = bench.node.answered(policy)
+                add_hook(bundle, "/bin/true")
+            actions[EMPTY] = _action(bench, Contender(EMPTY, (bench.setup.runc,)), bundles, removed=True)
+        node = bench.setup.node(RULES)
+        before = node.answered()
         bench.measure(case, actions, rounds)
-        answered = bench.node.answered(policy) - before
+        answered = node.answered() - before
         # With the real runtime each has a hook too. The count has one round more: the first, which is not measured.
         sent = COUNT * (rounds + 1) * (1 if real else 2)
         found = ", ".join(f"{name} {count}" for name, count in answered.items())
@@ -52,10 +53,10 @@ def together(bench: Bench, size: int) -> None:
 
 def _action(bench: Bench, contender: Contender, bundles: Sequence[Bundle], removed: bool) -> Action:
     def run() -> Sample:
-        containers = [Container(bench.node, contender, bundle, bench.unique()) for bundle in bundles]
+        containers = [Container(bench.setup, contender, bundle, bench.unique()) for bundle in bundles]
         for container in containers:
-            container.bundle.fresh()
-        before = bench.node.agents_cpu()
+            container.bundle.save()
+        before = bench.setup.agents_cpu()
         try:
             commands = [container.create_command() for container in containers]
             sample = _all(commands, contender.environment, [container.log for container in containers])
@@ -63,7 +64,7 @@ def _action(bench: Bench, contender: Contender, bundles: Sequence[Bundle], remov
             for container in containers:
                 container.clean()
             raise
-        agents = bench.node.agents_cpu() - before
+        agents = bench.setup.agents_cpu() - before
         if removed:
             _remove(containers)
         return sample + Sample(0, agents)
@@ -92,6 +93,6 @@ def _remove(containers: Sequence[Container]) -> None:
         container.kill()
     for container in containers:
         container.wait()
-    node = containers[0].node
-    commands = [(node.runc, "--root", node.root, "delete", container.id) for container in containers]
+    setup = containers[0].setup
+    commands = [(setup.runc, "--root", setup.root, "delete", container.id) for container in containers]
     _all(commands, ENVIRONMENT, [container.log for container in containers])

@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.bundle import Bundle
+from harness.node import POLICY, Node
+from harness.paths import BUSYBOX, REASSERT, RUNTIMES
+from harness.tools import remove_tree, scratch
 
-from e2e.runtimes import EACH, WAYS, real_runtime, usual
-from e2e.support import BUSYBOX, EXHAUSTIVE, POLICY, REASSERT, RUNTIMES, Bundle, Node, remove_tree, scratch
+from e2e.runtimes import EACH, EXHAUSTIVE, WAYS, real_runtime, usual
 
 pytest.register_assert_rewrite("e2e.hostile_mounts", "e2e.node.dumped")  # a failure there shows both sides too
 

@@ -7,8 +7,11 @@ import shutil
 import time
 from pathlib import Path
 
+from harness.bundle import Bundle
+from harness.node import POLICY, Node
+from harness.tools import need, run
+
 from e2e.runtimes import Console, guarded
-from e2e.support import POLICY, Bundle, Node, need, run
 
 HEAD = POLICY[: POLICY.index("    env:")]
 DIRECTORY = HEAD + "    mounts: [{hostPath: CA, mountPath: /etc/ssl, readOnly: true}]\n"

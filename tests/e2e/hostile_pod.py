@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness.node import Node
+from harness.paths import TOP
+
 from e2e.cri.node import Containerd
-from e2e.support import TOP, Node
 
 SUITE = TOP / "tests/hostile-pod/hostile-pod"
 BUNDLE = "/etc/ssl/certs/ca-certificates.crt"

@@ -112,4 +112,4 @@ spec:
     - {hostPath: CA, mountPath: /etc/ssl, readOnly: true}
     - {hostPath: CA, mountPath: /etc/pki, readOnly: true, allowBelow: [/etc/pki/let]}
 """
-"""One rule of every kind. `CA`: as in e2e.support. `Ignore`, since what a pod makes too large must not pass by it."""
+"""One rule of every kind. `CA`: as in harness.node. `Ignore`, since what a pod makes too large must not pass by it."""

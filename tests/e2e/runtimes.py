@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Any
 
-from e2e.support import REASSERT, RUNTIMES, TOP, Bundle, Node, Running, need, run
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT, ROOTS, RUNTIMES, TOP
+from harness.tools import need, run
+
+EXHAUSTIVE = os.environ.get("REASSERT_EXHAUSTIVE") == "1"
+"""Whether every case is tried with every runtime and adapter; CONTRIBUTING.md says what the usual run has of them."""
 
 NEWER = {
     f"{name}-{suite}": (suite, path)
@@ -84,7 +92,7 @@ def real_runtime(name: str, directory: Path) -> str:
     if name in RUNTIMES:
         return RUNTIMES[name]
     suite, path = NEWER[name]
-    root = TOP / "build/roots" / suite
+    root = ROOTS / suite
     need((root / ".complete").exists(), f"{root} (tests/roots.sh {suite})")
     libraries = "usr/lib/x86_64-linux-gnu"
     script = directory / name

@@ -7,9 +7,10 @@ from typing import Any
 
 from base import make_files  # of tests/hostile-pod
 from by_oci import merged
+from harness.bundle import Bundle
+from harness.paths import TOP
 
 from e2e.hostile_mounts import DIRECTORY, FILE, RESERVED
-from e2e.support import TOP, Bundle
 
 ROWS: dict[str, dict[str, Any]] = {
     row["name"]: row for row in json.loads((TOP / "tests/hostile-pod/cases.json").read_text())

@@ -6,9 +6,12 @@ import json
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.tools import run
 
 from e2e.runtimes import guarded
-from e2e.support import Bundle, Node, Running, run
 
 POLICY = """\
 apiVersion: reassert/v1

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import ROOTS, RUNTIMES
+from harness.tools import need, run
 
 from e2e.agent.conftest import agent  # noqa: F401  # a fixture
 from e2e.agent.support import Agent
 from e2e.runtimes import EACH, NEWER, WAYS, guarded, hook_entry, real_runtime
-from e2e.support import RUNTIMES, TOP, Bundle, Node, Running, need, run
 from e2e.test_podman import CRUN, Podman, podman, working_podman  # noqa: F401  # fixtures
 from hook.core.reserve.unsafe_annotations import HARMLESS, PREFIXES
 
@@ -92,7 +96,7 @@ def with_its_loader(name: str, directory: Path) -> str:
     """A newer Debian's crun in the caller's mount namespace: the agent answers nobody in another one."""
     if name in RUNTIMES:
         return RUNTIMES[name]
-    root = TOP / "build/roots" / NEWER[name][0]
+    root = ROOTS / NEWER[name][0]
     need((root / ".complete").exists(), f"{root} (tests/roots.sh)")
     loader = f"{root}/lib64/ld-linux-x86-64.so.2 --library-path {root}/usr/lib/x86_64-linux-gnu"
     script = directory / name
@@ -194,7 +198,7 @@ def test_without_a_rule_too_crun_makes_no_file_for_the_hook_of_the_node(node: No
 
 
 def program(name: str) -> Path:
-    return Path(RUNTIMES[name]) if name in RUNTIMES else TOP / "build/roots" / NEWER[name][0] / NEWER[name][1]
+    return Path(RUNTIMES[name]) if name in RUNTIMES else ROOTS / NEWER[name][0] / NEWER[name][1]
 
 
 READ_BUT_SAY_NOTHING = re.compile(

@@ -16,12 +16,15 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, Node
+from harness.paths import BUSYBOX, REASSERT, RUNTIMES, TOP
+from harness.tools import need, run
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.client import wait_for
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import guarded
-from e2e.support import BUSYBOX, POLICY, REASSERT, TOP, Bundle, Node, Running, need, run
 from e2e.test_exclusive import Machine
 from hook.core.base.system import stat_of
 from hook.core.policy.store import load

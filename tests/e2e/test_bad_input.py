@@ -13,8 +13,11 @@ from typing import Any
 
 import marks
 import pytest
-
-from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, need, run
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, WANTED, Node
+from harness.paths import REASSERT
+from harness.tools import need, run
 
 RUNC = "/usr/sbin/runc"
 

@@ -16,12 +16,16 @@ from typing import NamedTuple
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import remove_tree, scratch
+from harness.tools import run as mounted
 
 from e2e.hostile_mounts import DIRECTORY
 from e2e.hostile_sizes import LET_THROUGH, POLICY, REFUSED, config
-from e2e.runtimes import hook_entry
-from e2e.support import EXHAUSTIVE, REASSERT, RUNTIMES, Bundle, Node, Running, remove_tree, scratch
-from e2e.support import run as mounted
+from e2e.runtimes import EXHAUSTIVE, hook_entry
 from hook.core.container.spec import CONFIG_LIMIT
 
 MEGABYTES = 128

@@ -14,10 +14,14 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, Node
+from harness.paths import REASSERT
+from harness.tools import run
 
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import EACH, guarded, real_runtime
-from e2e.support import POLICY, REASSERT, Bundle, Node, Running, run
 from e2e.test_audit import listed, seen
 from e2e.test_node_paths import ENV, refused, with_env
 from hook.core.policy.store import load
@@ -66,8 +70,8 @@ def test_node_exporter_starts_and_what_it_reaches_is_read_only(
     was = node.policy.read_bytes()
     with guarded(pair[1], pair[0], node, bundle) as container:
         assert "policy.yaml" in container.exec("/bin/ls", "/host/root/run/reassert")
-        [(_, _, options)] = container.mounts("/host/root/run")
-        assert "ro" in options.split(",")
+        [mount] = container.mounts("/host/root/run")
+        assert "ro" in mount.options
         at = "/host/root/run/reassert"
         said = in_container(container, f"echo x >> {at}/policy.yaml; echo x > {at}/new; rm {at}/policy.yaml")
         assert said.count("Read-only file system") == 3, said
@@ -115,8 +119,8 @@ def test_a_link_of_the_image_on_the_way_closes_it_too(
     bundle.spec["process"]["env"].append("CA=x")
     bundle.bind(host, "/host/root", "ro", "rslave")
     with guarded(pair[1], pair[0], node, bundle) as container:
-        [(_, _, options)] = container.mounts("/var/host/root/run")
-        assert "ro" in options.split(",")
+        [mount] = container.mounts("/var/host/root/run")
+        assert "ro" in mount.options
 
 
 @pytest.fixture
@@ -150,8 +154,8 @@ def test_fluent_bit_writes_to_its_volume_and_not_to_the_log(
         with guarded(pair[1], pair[0], node, bundle) as container:
             in_container(container, f"echo 1 > /var/log/{position.name}")
             assert position.read_text() == "1\n"
-            [(_, _, options)] = container.mounts("/var/log/reassert")
-            assert {"ro", "nosuid", "nodev", "noexec"} <= set(options.split(","))
+            [mount] = container.mounts("/var/log/reassert")
+            assert {"ro", "nosuid", "nodev", "noexec"} <= set(mount.options)
             target = "/var/log/reassert"
             attack = f"echo x > {target}/new; mv {target} /var/log/gone; rmdir {target}; rm -r {target}"
             said = in_container(
@@ -301,8 +305,8 @@ def test_on_trial_it_starts_and_the_event_says_what_enforce_would_do(
     bundle.bind(host / "run", "/mine")
     bundle.bind("/var/log", "/var/log")
     with guarded("wrapper", real_runtime(EACH[0], node.directory), node, bundle) as container:
-        [(_, _, options)] = container.mounts("/host/root/run")
-        assert ("ro" in options.split(",")) == (stage != "spec Audit")
+        [mount] = container.mounts("/host/root/run")
+        assert ("ro" in mount.options) == (stage != "spec Audit")
         assert len(container.mounts("/var/log/reassert")) == (stage != "spec Audit")
         assert "policy.yaml" in container.exec("/bin/ls", "/mine/reassert")
     [event] = node.logged()

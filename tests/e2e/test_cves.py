@@ -6,10 +6,14 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import RUNTIMES, TOP
+from harness.tools import run
 
 from e2e.cri.images import layout, root_filesystem
 from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, TOP, Bundle, Node, Running, run
 from e2e.test_podman import LIMITS, Podman, podman, working_podman  # noqa: F401  # fixtures
 
 LOADER = (TOP / "config/examples/loader.yaml").read_text()

@@ -6,8 +6,8 @@ import shutil
 
 import marks
 import recording
-
-from e2e.support import TOP, need, run
+from harness.paths import TOP
+from harness.tools import need, run
 
 
 @marks.promise("The picture of the demo has what the demo prints", about="Packages and cluster")

@@ -12,10 +12,13 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.node import Node
+from harness.paths import REASSERT
+from harness.tools import need, run
 from unit.kubelet import claim, entry, state, write_checkpoint
 
 from e2e.runtimes import guarded
-from e2e.support import REASSERT, Bundle, Node, need, run
 
 pytestmark = marks.promise(
     "An event names what was overridden or added; a mount that a device plugin placed itself is neither",

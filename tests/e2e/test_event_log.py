@@ -11,8 +11,11 @@ from pathlib import Path
 
 import marks
 import pytest
-
-from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, WANTED, Node
+from harness.paths import REASSERT
+from harness.tools import run
 
 pytestmark = marks.promise(
     "A line is bounded and says what it omits; the log rotates, loses no line, and never stops a container"

@@ -15,13 +15,17 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import need, run
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.agent.support import Agent
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import EACH, guarded, hook_entry, real_runtime
 from e2e.stalled import stalling
-from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, need, run
 from e2e.test_bounds import MEGABYTES
 from hook.core.reserve.exclusive import EVERY_CONTAINERS_NUMBERS, PTYS
 
@@ -346,7 +350,7 @@ def test_all_cgroups_of_version_2_are_no_way_out(machine: Machine, name: str, ad
         assert told in refusal(machine, container)
         return
     with container:
-        assert [options[:2] for _, _, options in container.mounts("/sys/fs/cgroup")] == [
+        assert [mount.options[0] for mount in container.mounts("/sys/fs/cgroup")] == [
             "ro" if case == "its own" else "rw"
         ]
 
@@ -388,7 +392,7 @@ def test_volume_of_cgroups_without_rules_for_devices_stays_writable(
     run("mount", "--bind", "/sys/fs/cgroup/freezer", str(cgroups.parent / "freezer"))
     try:
         with guarded(pair[1], pair[0], machine.node, machine.bundle) as container:
-            assert container.mounts("/cgroups")[0][2].startswith("rw")
+            assert "rw" in container.mounts("/cgroups")[0].options
     finally:
         run("umount", str(cgroups.parent / "freezer"))
 
@@ -433,7 +437,7 @@ def test_mount_of_one_node(machine: Machine, real: str) -> None:
     with start(machine, real) as container:
         machine.check(container)
         assert not {"gpu0", "anything"} & set(files(container, "/dev"))
-        assert [point for _, point, _ in container.mounts("/opt")] == ["/opt/other", "/opt/mine"]
+        assert [mount.point for mount in container.mounts("/opt")] == ["/opt/other", "/opt/mine"]
 
 
 HOOK = """#!/bin/sh

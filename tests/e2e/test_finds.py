@@ -8,6 +8,10 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness import proc
+from harness.bundle import Bundle
+from harness.node import Node
+from harness.tools import run
 
 from e2e.hostile_mounts import (
     DIRECTORY,
@@ -23,7 +27,6 @@ from e2e.hostile_mounts import (
     why,
 )
 from e2e.runtimes import WAYS, guarded
-from e2e.support import Bundle, Node, run
 from e2e.table import place
 
 
@@ -88,9 +91,8 @@ def shared(node: Node) -> Iterator[Path]:
 def mounts_on_the_node(node: Node) -> list[str]:
     """Where the node has its reserved directory mounted. A mountinfo row names it from the root of its file system."""
     device = node.ca.stat().st_dev
-    table = Path("/proc/self/mountinfo").read_text().rstrip("\n")
-    rows = [line.split(" ") for line in table.split("\n")]  # another test's mount may have a line separator in its name
-    points = [row[4] for row in rows if row[2] == f"{os.major(device)}:{os.minor(device)}"]
+    number = f"{os.major(device)}:{os.minor(device)}"
+    points = [mount.point for mount in proc.read_mounts() if mount.device == number]
     return [point for point in points if os.path.exists(point) and os.path.samefile(point, node.ca)]
 
 

@@ -9,9 +9,11 @@ import json
 from pathlib import Path
 
 import marks
+from harness.bundle import Bundle
+from harness.node import Node
+from harness.paths import REASSERT
+from harness.tools import need, run
 from unit.test_import_budget import CONCEALED, CREATE, EVENT, LOOKED_AT, MOUNTED, USUAL
-
-from e2e.support import REASSERT, Bundle, Node, need, run
 
 pytestmark = marks.promise("A start loads the start path's modules only")
 

@@ -17,9 +17,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import WANTED, Node
+from harness.paths import TOP
+from harness.tools import need, run
 
 from e2e.runtimes import hook_entry
-from e2e.support import TOP, WANTED, Bundle, Node, Running, need, run
 from e2e.test_exclusive import MAJOR, Machine
 
 RUNSC = "/usr/bin/runsc"

@@ -12,11 +12,14 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, WANTED, Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import run
 
-from e2e.conftest import RUNTIMES
 from e2e.hostile_mounts import in_user_namespace
 from e2e.runtimes import hook_entry
-from e2e.support import POLICY, REASSERT, WANTED, Bundle, Node, Running, run
 from hook.node.artifacts.specs import oci_hook
 
 each_namespace = pytest.mark.parametrize("stage", ["createRuntime", "createContainer"])
@@ -78,8 +81,8 @@ def canary(bundle: Bundle) -> Path:
 def sees_the_nodes_ca(container: Running) -> None:
     """The last mount at /etc/ssl is the node's directory, read-only, and nothing lies over it."""
     assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
-    root, point, options = container.mounts("/etc/ssl")[-1]
-    assert (root.endswith("/ca"), point, options.split(",")[0]) == (True, "/etc/ssl", "ro")
+    mount = container.mounts("/etc/ssl")[-1]
+    assert (mount.root.endswith("/ca"), mount.point, mount.options[0]) == (True, "/etc/ssl", "ro")
     assert (
         "Read-only"
         in run(container.runtime, "exec", container.id, "/bin/touch", "/etc/ssl/certs/x", check=False).stderr

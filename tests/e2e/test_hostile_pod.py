@@ -10,10 +10,13 @@ from pathlib import Path
 from xml.etree import ElementTree  # of our own output
 
 import pytest
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import need, run
 from lab.peers.results import results
 
 from e2e.hostile_pod import SUITE, expectation, of_result, policy, suite
-from e2e.support import EXHAUSTIVE, RUNTIMES, Node, need, run
+from e2e.runtimes import EXHAUSTIVE
 
 RUNTIMES_TURN = {name: turn for turn, name in enumerate(RUNTIMES)}
 CASES = {case["id"]: case["name"] for case in json.loads((SUITE.parent / "cases.json").read_text())}

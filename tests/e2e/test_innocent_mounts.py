@@ -9,10 +9,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import WANTED, Node
+from harness.tools import run
 
 from e2e.hostile_mounts import DIRECTORY, FILE, HEAD, RESERVED, in_user_namespace, link, terminal
 from e2e.runtimes import EACH, Console, guarded, real_runtime
-from e2e.support import WANTED, Bundle, Node, Running, run
 
 pytestmark = marks.promise(
     "A container that overrides nothing starts under each real runtime, with any image and mounts", about="Decision"

@@ -6,13 +6,15 @@ from collections.abc import Iterator
 
 import marks
 import pytest
+from harness.paths import RUNTIMES
+from harness.tools import scratch
 
 from e2e.innocents import containers, nri
 from e2e.innocents.containers import Tried
 from e2e.innocents.node import InnocentNode
 from e2e.innocents.rows import EXCLUDED, Row, rows
 from e2e.innocents.verdict import DEFAULT, EXAMPLE, corrected, judge
-from e2e.support import EXHAUSTIVE, RUNTIMES, scratch
+from e2e.runtimes import EXHAUSTIVE
 
 pytestmark = marks.promise(
     "An agent of [tests/innocents](innocents/README.md) starts under the default policy in Enforce mode and "

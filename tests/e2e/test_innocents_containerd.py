@@ -11,11 +11,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.paths import RUNTIMES
+from harness.tools import scratch
 
 from e2e.innocents.engine import InnocentContainerd, start
 from e2e.innocents.rows import EXCLUDED, rows
 from e2e.innocents.verdict import EXAMPLE, corrected, judge
-from e2e.support import EXHAUSTIVE, RUNTIMES, scratch
+from e2e.runtimes import EXHAUSTIVE
 
 pytestmark = marks.promise(
     "An agent of [tests/innocents](innocents/README.md) starts under the default policy in Enforce mode and "

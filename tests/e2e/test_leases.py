@@ -12,8 +12,11 @@ from pathlib import Path
 
 import marks
 import pytest
-
-from e2e.support import POLICY, RUNTIMES, WANTED, Bundle, Node, Running, run
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, WANTED, Node
+from harness.paths import RUNTIMES
+from harness.tools import run
 
 TAKE = """
 import fcntl, os, signal, sys, time

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import remove_tree, run
 
 from e2e.hostile_mounts import (
     DIRECTORY,
@@ -30,7 +34,6 @@ from e2e.hostile_mounts import (
     volume,
 )
 from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, Bundle, Node, remove_tree, run
 from e2e.table import POLICIES, WORDS, place
 
 
@@ -305,7 +308,7 @@ def test_mount_of_the_same_directory_with_fewer_options(
     node.compile(DIRECTORY.replace("true}", f"true, options: [rbind, rprivate, {', '.join(OPTIONS)}]}}"))
     bundle.bind(node.ca, "/etc/ssl", *own)
     with guarded(way[1], way[0], node, bundle) as container:
-        assert {"ro", *OPTIONS} <= set(container.mounts("/etc/ssl")[-1][2].split(","))
+        assert {"ro", *OPTIONS} <= set(container.mounts("/etc/ssl")[-1].options)
         assert container.exec("/bin/cat", RESERVED) == "company\n"
 
 

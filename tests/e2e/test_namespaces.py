@@ -14,11 +14,15 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT
+from harness.tools import run
 
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
 from e2e.runtimes import guarded
-from e2e.support import REASSERT, Bundle, Node, Running, run
 
 pytestmark = marks.promise(
     "In a container's mount namespace nothing is loaded, run, or opened by a path, and what it controls is "
@@ -232,7 +236,7 @@ def test_the_hook_in_a_containers_namespace_works_on_descriptors(
     pod.spec["hooks"] = {"createRuntime": [entry]}
     pod.save()
     with Running(real, pod) as container:
-        assert [point for _, point, _ in container.mounts()] == ["/etc/ssl/own", "/etc/ssl", "/etc/ssl/own"]
+        assert [mount.point for mount in container.mounts()] == ["/etc/ssl/own", "/etc/ssl", "/etc/ssl/own"]
     check(inside(trace), {"openat", "open_tree", "move_mount"})
 
 
@@ -250,7 +254,7 @@ def test_a_thread_of_the_agent_in_a_containers_namespace_works_on_descriptors(
             pod.save()
             with Running(agent.only_warm(agent.dispatcher(real), tries=30), pod) as container:
                 container.runtime = real
-                assert [options.partition(",")[0] for _, _, options in container.mounts()] == ["ro", "ro"]
+                assert [mount.options[0] for mount in container.mounts()] == ["ro", "ro"]
             *_, event = [event for event in node.logged() if event["event"] == "container.edited"]
             if event["start"] == "warm":
                 break  # else the hook did not wait for an agent that is traced on a loaded machine

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import marks
 import pytest
-
-from e2e.support import POLICY, WANTED, Bundle, Node, need, run, scratch
+from harness.bundle import Bundle
+from harness.node import POLICY, WANTED, Node
+from harness.tools import need, run, scratch
 
 CRUN = "/usr/bin/crun"
 

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import need, run
 
 from e2e.runtimes import EACH, guarded, real_runtime
-from e2e.support import RUNTIMES, Bundle, Node, Running, need, run
 from hook.core.linux.volumes import sweep
 from hook.core.reserve.volumes import in_memory
 

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.tools import run
 
 from e2e.agent.support import Agent
 from e2e.runtimes import EACH, exchanging, guarded, real_runtime
-from e2e.support import Bundle, Node, Running, run
 from e2e.test_node_paths import ENV, refused, with_env
 
 ID = "0a" * 32

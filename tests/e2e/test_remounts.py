@@ -14,10 +14,14 @@ from subprocess import PIPE
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import run
 
 from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import NEWER, WAYS, guarded, hook_entry, real_runtime
-from e2e.support import RUNTIMES, Bundle, Node, Running, run
 from e2e.test_audit import seen
 from e2e.test_finds import mounts_on_the_node
 from hook.core.linux.idmap import remountable
@@ -333,7 +337,7 @@ def test_container_starts_where_another_one_has_used_up_all_user_namespaces(
             if starts:
                 with container:
                     assert container.exec("/bin/cat", "/etc/ssl/ca.crt") == "company\n"
-                    assert any("idmapped" in options for _, _, options in container.mounts()) is not bool(said)
+                    assert any("idmapped" in mount.options for mount in container.mounts()) is not bool(said)
             else:
                 assert container.create() != 0, "it started"
             [event] = node.logged()
@@ -404,14 +408,14 @@ def test_container_without_the_capability_keeps_the_runtimes_mount(
     ca(node)
     node.compile(DIRECTORY)
     with guarded(way[1], way[0], node, bundle) as container:
-        assert all("idmapped" not in options for _, _, options in container.mounts())
+        assert all("idmapped" not in mount.options for mount in container.mounts())
 
 
 def test_audit_finds_nothing_wrong_with_a_replaced_mount(pair: tuple[str, str], node: Node, bundle: Bundle) -> None:
     ca(node)
     node.compile(DIRECTORY)
     with guarded(pair[1], pair[0], node, administrator(bundle)) as container:
-        assert any("idmapped" in options for _, _, options in container.mounts())
+        assert any("idmapped" in mount.options for mount in container.mounts())
         assert seen(node, container)["state"] == "in policy"
 
 

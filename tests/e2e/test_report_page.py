@@ -10,10 +10,9 @@ from pathlib import Path
 import marks
 import pytest
 from conftest import BROWSER
+from harness.paths import REASSERT
 from unit.ops.events.support import write
 from unit.ops.events.test_report import ATTACKS, hostile
-
-from e2e.support import REASSERT
 
 pytestmark = [
     pytest.mark.browser,

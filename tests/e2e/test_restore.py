@@ -13,9 +13,12 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness import proc
+from harness.bundle import Bundle
+from harness.node import POLICY, WANTED, Node
+from harness.tools import run
 
 from e2e.runtimes import criu, hook_entry, real_runtime
-from e2e.support import POLICY, WANTED, Bundle, Node, run
 from e2e.test_podman import Podman, podman, working_podman  # noqa: F401  # fixtures
 from hook.core.base.text import WHERE_TO_LOOK
 
@@ -90,8 +93,7 @@ def restored(runtime: str, bundle: Bundle) -> Iterator[tuple[str, list[str]]]:
     where = ["--bundle", str(bundle.directory), "--pid-file", str(pid_file), *files(bundle, runtime)]
     status, said = quiet(bundle, runtime, "restore", *where, "--detach", name)
     try:
-        environ = "" if status else Path(f"/proc/{pid_file.read_text()}/environ").read_text()
-        yield said, environ.split("\0") if environ else []
+        yield said, [] if status else proc.read_environ(Path(f"/proc/{pid_file.read_text()}"))
     finally:
         run(runtime, "delete", "--force", name, check=False)
 

@@ -13,8 +13,11 @@ from pathlib import Path
 
 import marks
 import pytest
-
-from e2e.support import REASSERT, WANTED, Bundle, Node, Running, need, remove_tree, run, scratch
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import WANTED, Node
+from harness.paths import REASSERT
+from harness.tools import need, remove_tree, run, scratch
 
 pytestmark = marks.promise("The real runtime gets the engine's arguments, environment, descriptors, signals and limits")
 
@@ -48,8 +51,8 @@ def test_a_pods_override_is_undone_in_the_process_and_in_exec(runtime: str, node
             assert "OTHER=stays" in env
             assert not [entry for entry in env if entry.startswith("PYTHONHTTPSVERIFY")]
         assert container.exec("/bin/ls", "/etc/ssl/certs").split() == ["company.crt"]
-        [(root, point, options)] = container.mounts("/etc/ssl")
-        assert (root.endswith("/ca"), point, options.split(",")[0]) == (True, "/etc/ssl", "ro")
+        [mount] = container.mounts("/etc/ssl")
+        assert (mount.root.endswith("/ca"), mount.point, mount.options[0]) == (True, "/etc/ssl", "ro")
     [event] = node.logged()
     assert event["event"] == "container.edited"
     assert event["container"]["namespace"] == "default"

@@ -11,10 +11,14 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import run
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.runtimes import guarded
-from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, run
 from hook.core.base import journal
 from hook.ops.health.bundle import harmless
 from hook.ops.metrics.log import LogCounter

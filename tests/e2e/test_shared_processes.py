@@ -7,10 +7,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.tools import run
 
 from e2e.hostile_mounts import FILE, RESERVED
 from e2e.runtimes import exchanging, guarded
-from e2e.support import Bundle, Node, Running, run
 from e2e.test_audit import seen
 
 REFUSE = FILE + "    sharedProcesses: Refuse\n"

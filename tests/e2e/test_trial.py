@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.node import POLICY, Node
+from harness.paths import REASSERT
+from harness.tools import run
 
 from e2e.runtimes import guarded
 from e2e.stalled import stalling
-from e2e.support import POLICY, REASSERT, Bundle, Node, run
 
 pytestmark = marks.promise(
     "A rule in Audit mode beside enforced rules changes nothing that these decide, and its hostPath that "
@@ -40,9 +43,9 @@ def test_tried_rule_is_told_and_the_enforced_one_holds(real: str, node: Node, bu
     with guarded(adapter, real, node, bundle) as container:
         environ = set(container.environ())
         assert {f"REQUESTS_CA_BUNDLE={ca}", "PROXY=mine", "N_A=1"} <= environ
-        [(source, path, options)] = container.mounts()
-        assert (path, options.split(",")[0]) == ("/etc/ssl", "ro")
-        assert source.endswith(str(node.ca).rpartition("/")[2])
+        [mount] = container.mounts()
+        assert (mount.point, mount.options[0]) == ("/etc/ssl", "ro")
+        assert mount.root.endswith(str(node.ca).rpartition("/")[2])
         if adapter == "wrapper":
             executed = container.exec("/bin/env").splitlines()
             assert {f"REQUESTS_CA_BUNDLE={ca}", "PROXY=mine", "N_A=1"} <= set(executed)

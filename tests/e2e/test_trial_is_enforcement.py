@@ -26,6 +26,8 @@ from typing import Any
 import marks
 import pytest
 import yaml
+from harness.paths import RUNTIMES
+from harness.tools import scratch
 
 import hook.ops
 from e2e import hostile_pod
@@ -34,7 +36,6 @@ from e2e.innocents import containers
 from e2e.innocents.node import PROGRAM, InnocentNode
 from e2e.innocents.rows import Row, rows
 from e2e.innocents.verdict import EXAMPLE
-from e2e.support import RUNTIMES, scratch
 from e2e.test_ways_in import NULS
 from hook.cli import main as reassert
 

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, Node
+from harness.tools import run
 
 from e2e.hostile_mounts import DIRECTORY
 from e2e.runtimes import guarded
-from e2e.support import POLICY, Bundle, Node, Running, run
 
 pytestmark = marks.promise(
     "Where a write or a mount fails, the log holds one event, and it is true", about="Events and metrics"

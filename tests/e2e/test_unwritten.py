@@ -8,9 +8,11 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, Node
 
 from e2e.runtimes import EACH, real_runtime
-from e2e.support import POLICY, Bundle, Node, Running
 
 
 def limited(bundle: Bundle) -> str:

@@ -8,9 +8,12 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, WANTED, Node
+from harness.paths import RUNTIMES
+from harness.tools import run
 
-from e2e.conftest import RUNTIMES
-from e2e.support import POLICY, WANTED, Bundle, Node, Running, run
 from e2e.table import ROWS, place
 
 IGNORE = POLICY.replace("spec:", "spec:\n  failurePolicy: Ignore", 1)

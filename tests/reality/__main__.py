@@ -18,7 +18,9 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from reality.node import REASSERT, runtimes
+from harness.paths import REASSERT
+
+from reality.node import runtimes
 from reality.start import ADAPTERS
 from reality.worker import Job, work
 

@@ -10,12 +10,15 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from harness import proc
+from harness.bundle import UID, as_engines_write, containerd_annotations
+from harness.paths import REASSERT
+
 from reality.hostile import chain, many, set_traps
-from reality.node import REASSERT, Node, mount, unmount
+from reality.node import WatchedNode, mount, unmount
 from reality.reading import Case, Feature, features
 
 SLEEP = ["/bin/busybox", "sleep", "600"]
-UID = "11111111-2222-3333-4444-555555555555"
 MAPPED = 100000
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_MKNOD", "CAP_SETGID", "CAP_SETUID"]
 DEFAULT_MOUNTS = [
@@ -85,7 +88,7 @@ BUNDLES = {"containerd": "k8s.io/{}", "podman": "{}/userdata", "cri-o": "{}/user
 class Bundle:
     """The bundle of one start of a case, in a directory where its volumes are too. `close` removes it."""
 
-    def __init__(self, node: Node, case: Case, name: str) -> None:
+    def __init__(self, node: WatchedNode, case: Case, name: str) -> None:
         self.node = node
         self.case = case
         self.name = name
@@ -266,18 +269,7 @@ class Bundle:
         kind, namespace = engine.get("type", "container"), engine.get("namespace", "team-a")
         if engine["name"] == "containerd":
             spec["linux"]["cgroupsPath"] = f"/reassert-reality-{run}/kubepods/besteffort/pod{UID}/{self.name}"
-            prefix = "io.kubernetes.cri."
-            notes.update(
-                {
-                    prefix + "container-type": kind,
-                    prefix + "sandbox-id": "0" * 64,
-                    prefix + "sandbox-name": "p",
-                    prefix + "sandbox-namespace": namespace,
-                    prefix + "sandbox-uid": UID,
-                }
-            )
-            if kind == "container":
-                notes.update({prefix + "container-name": "c", prefix + "image-name": engine["image"]})
+            notes.update(containerd_annotations(namespace, kind=kind, image=engine.get("image", "")))
         elif engine["name"] == "cri-o":
             labels = {
                 "io.kubernetes.pod.name": "p",
@@ -335,9 +327,8 @@ class Bundle:
 
     def mounted(self) -> list[str]:
         """What is mounted below the bundle in the node's own namespace, but for an overlay root."""
-        table = Path("/proc/self/mountinfo").read_text().rstrip("\n")
-        points = [line.split(" ")[4] for line in table.split("\n")]
-        return [one for one in points if one.startswith(f"{self.directory}/") and one != str(self.rootfs)]
+        points = [mount.point for mount in proc.read_mounts(below=str(self.directory))]
+        return [one for one in points if one not in (str(self.directory), str(self.rootfs))]
 
     def close(self) -> None:
         """Remove it, and nothing of the node's that a runtime left mounted in it."""
@@ -370,4 +361,4 @@ def _act(top: Path, what: str, paths: list[Path]) -> None:
 
 def render(spec: dict[str, Any]) -> str:
     """JSON text, compact as Go writes it. A member `NAME#N` is written as `NAME`: so a case can have one twice."""
-    return re.sub(r'"([^"#]*)#[0-9]":', r'"\1":', json.dumps(spec, ensure_ascii=False, separators=(",", ":")))
+    return re.sub(r'"([^"#]*)#[0-9]":', r'"\1":', as_engines_write(spec).decode())

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from reality.node import LIBC, Node
+from reality.node import LIBC, WatchedNode
 from reality.reading import clean
 
 NAMESPACES = {
@@ -102,7 +102,7 @@ def set_traps(image: Path, program: Path) -> None:
         os.link(trap, copy)
 
 
-def call(node: Node, runtime: str, feature: dict[str, Any], rootfs: Path) -> None:
+def call(node: WatchedNode, runtime: str, feature: dict[str, Any], rootfs: Path) -> None:
     """A process of a container calls the agent's socket, with the right words about its root directory."""
     assert node.agents
     agent = node.agents.socket(runtime.split("/", maxsplit=1)[0])
@@ -118,7 +118,7 @@ def call(node: Node, runtime: str, feature: dict[str, Any], rootfs: Path) -> Non
     os.waitpid(child, 0)
 
 
-def _frame(node: Node, runtime: str, feature: dict[str, Any]) -> list[str]:
+def _frame(node: WatchedNode, runtime: str, feature: dict[str, Any]) -> list[str]:
     bundle, log = node.placed(feature["bundle"]), node.placed(feature["log"])
     options = node.options()
     return [

@@ -10,7 +10,7 @@ from typing import Any
 
 from reality.bundle import fifo_in_image
 from reality.look import View, host
-from reality.node import SCRATCH, Node
+from reality.node import SCRATCH, WatchedNode
 from reality.reading import (
     Case,
     clean,
@@ -54,7 +54,7 @@ EXECS = ("runtime", "both")
 class AuditedRules:
     """One case on one node."""
 
-    def __init__(self, node: Node, case: Case, runtime: str) -> None:
+    def __init__(self, node: WatchedNode, case: Case, runtime: str) -> None:
         self.node = node
         self.case = case
         self.runtime = runtime

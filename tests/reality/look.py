@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness import proc
+
 from reality.hostile import capabilities_of, limit_to, remount_writable
 from reality.node import LIBC
 from reality.reading import clean, within
@@ -24,16 +26,6 @@ _NEWNS, _NEWPID = 0x00020000, 0x20000000
 _STATX_MNT_ID = 0x1000
 _STATX = 332  # x86_64
 _PATIENCE = 10
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A line of mountinfo."""
-
-    id: int
-    parent: int
-    point: str
-    options: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,12 +53,12 @@ class View:
     """What a process has. `env`: raw entries."""
 
     env: list[bytes] = field(default_factory=list)
-    mounts: list[Mount] = field(default_factory=list)
+    mounts: list[proc.Mount] = field(default_factory=list)
     paths: dict[str, Found] = field(default_factory=dict)
     loose: tuple[str, ...] = ()
     """Of those asked for: what can be written after a remount with the container's own capabilities."""
 
-    def below(self, path: str) -> list[Mount]:
+    def below(self, path: str) -> list[proc.Mount]:
         """The mount that a path leads to and everything mounted below it that the process can reach, by mountinfo."""
         found = self.paths.get(path)
         if not found or found.error:
@@ -81,25 +73,16 @@ class View:
 
 def environ(pid: int) -> list[bytes]:
     """The environment that a process was started with."""
-    raw = Path(f"/proc/{pid}/environ").read_bytes()
-    return raw.split(b"\0")[:-1] if raw else []
-
-
-def mounts(pid: int) -> list[Mount]:
-    """The mounts in a process's namespace below its root."""
-    rows = [line.split() for line in Path(f"/proc/{pid}/mountinfo").read_text().splitlines()]
-    return [Mount(int(row[0]), int(row[1]), _unescaped(row[4]), tuple(row[5].split(","))) for row in rows]
-
-
-def _unescaped(text: str) -> str:
-    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    return list(map(os.fsencode, proc.read_environ(Path(f"/proc/{pid}"))))
 
 
 def look(pid: int, paths: list[str], remount: list[str] | None = None) -> View:
     """What a container's process has, and where `paths` lead it. `remount`: mount points that it makes writable."""
     found = _inside(pid, paths, remount or [])
     loose = tuple(found.pop(""))
-    return View(environ(pid), mounts(pid), {path: Found(**one) for path, one in found.items()}, loose)
+    return View(
+        environ(pid), proc.read_mounts(Path(f"/proc/{pid}")), {path: Found(**one) for path, one in found.items()}, loose
+    )
 
 
 def host(path: Path) -> Found:

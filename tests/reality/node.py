@@ -14,24 +14,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.node import Node, write_program
+from harness.paths import BUSYBOX, REASSERT, ROOTS, RUNTIMES
+
 from reality.warm import Agents
 from reality.watch import Watch, cpu_of, differences, entries, told, waited
 
-TOP = Path(__file__).resolve().parents[2]
-REASSERT = Path(os.environ.get("REASSERT", TOP / "dist/reassert/reassert")).absolute()
 SCRATCH = Path(os.environ.get("REALITY_SCRATCH", "/run/reassert-reality"))
 """A tmpfs of this run alone (run.sh)."""
 
-ROOTS = TOP / "build/roots"
-BUSYBOX = "/bin/busybox"
 LIBC = ctypes.CDLL(None, use_errno=True)
 
-HOST = {"host/runc": "/usr/sbin/runc", "host/crun": "/usr/bin/crun"}
-ROOTED = {
-    f"{root}/{name}": path
-    for root in ("trixie", "forky")
-    for name, path in {"runc": "/usr/sbin/runc", "crun": "/usr/bin/crun"}.items()
-}
+HOST = {f"host/{name}": path for name, path in RUNTIMES.items()}
+ROOTED = {f"{root}/{name}": path for root in ("trixie", "forky") for name, path in RUNTIMES.items()}
 
 _HOLDER = """
 directory=$1 lower=$2 devices=$3
@@ -89,7 +84,7 @@ GPUS = {"gpu0": (240, 0), "gpu1": (240, 1)}
 """Device nodes of the node that a policy can keep for those whom they are allocated to; no driver has these numbers."""
 
 UNWATCHED = (
-    *("work", "state", "events.jsonl", "log.json", "given", "asked", "output", "agent", "xdg", "node", "lib"),
+    *("work", "state", "log", "log.json", "given", "asked", "output", "agent", "xdg", "node", "lib"),
     *("root-host", "root-trixie", "root-forky", "host", "trixie", "forky"),
 )
 """In a worker's directory: what every start writes, and what is watched in another way. Agents write agent-*.stderr."""
@@ -127,18 +122,15 @@ class Done:
     """KiB."""
 
 
-class Node:
-    """A worker's node. Below `directory`: what policies name as NODE, reassert's store and log, bundles."""
+class WatchedNode(Node):
+    """A worker's node, whose files are watched. `files`: what policies name as NODE. `work`: where bundles are."""
 
     def __init__(self, name: str, agent: bool = False) -> None:
-        self.directory = SCRATCH / name
+        super().__init__(SCRATCH / name, policy="")
         self.files = self.directory / "node"
-        self.policy = self.directory / "etc/policy.yaml"
-        self.store = self.directory / "lib"
-        self.events = self.directory / "events.jsonl"
         self.work = self.directory / "work"
-        for path in (self.files, self.policy.parent, self.store, self.work):
-            path.mkdir(parents=True)
+        for path in (self.files, self.store, self.work):
+            path.mkdir()
         self._policy_text = ""
         self._compiled = Done(1, "")
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
@@ -151,7 +143,7 @@ class Node:
         self._is_spoilt = False
         self._own = entries(self.directory, UNWATCHED)
         self._stored: dict[str, bytes] = {}
-        self.agents = Agents(self, REASSERT) if agent else None
+        self.agents = Agents(self) if agent else None
 
     def changed(self) -> list[str]:
         """What of the files that policies name is not as it was at the last call."""
@@ -217,18 +209,11 @@ class Node:
         if text != self._policy_text:
             for old in self.store.glob("*"):
                 old.unlink()
-            new = self.policy.with_suffix(".new")  # whole at once: an agent would compile a half, after the command
-            new.write_text(text)
-            new.rename(self.policy)
-            command = ["policy", "compile", "--policy", str(self.policy), "--store", str(self.store)]
-            self._compiled = self.run([str(REASSERT), *command])
+            self.write_policy(text)
+            self._compiled = self.run([str(REASSERT), "policy", "compile", *self.options()[:4]])
             self._policy_text = text
             self.elsewhere()
         return self._compiled
-
-    def options(self) -> list[str]:
-        """What every adapter is told about this node."""
-        return ["--policy", str(self.policy), "--store", str(self.store), "--events", str(self.events)]
 
     def real(self, runtime: str, other_name: str = "", shim: bool = False) -> str:
         """Path of a real runtime. `other_name`: a link of that file name to it. `shim`: with SHIM in front."""
@@ -237,10 +222,10 @@ class Node:
         if shim:
             script = self.directory / runtime / "shim" / name
             if not script.exists():
-                script.parent.mkdir(parents=True, exist_ok=True)
                 asked = self.directory / "asked"
-                script.write_text(SHIM.replace("{asked}", str(asked)).replace("{real}", self.real(runtime, other_name)))
-                script.chmod(0o755)
+                write_program(
+                    script, SHIM.replace("{asked}", str(asked)).replace("{real}", self.real(runtime, other_name))
+                )
             return str(script)
         if not other_name:
             return path
@@ -257,18 +242,19 @@ class Node:
         file.unlink(missing_ok=True)
         return verbs
 
-    def dispatcher(self, runtime: str, other_name: str = "", shim: bool = False) -> str:
+    def wrapper(self, runtime: str, other_name: str = "", shim: bool = False) -> str:
         """Path of the wrapper in front of a real runtime, made by the program under test."""
         path = self.directory / runtime / f"reassert-{other_name or 'plain'}{'-shim' if shim else ''}"
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            real = self.real(runtime, other_name, shim)
-            made = self.run([str(REASSERT), "dispatcher", "--real", real, *self.options()], runtime)
-            if made.status:
-                raise RuntimeError(made.output)
-            path.write_text(made.output)
-            path.chmod(0o755)
+            self.write_dispatcher(path, runtime, "--real", self.real(runtime, other_name, shim))
         return str(path)
+
+    def write_dispatcher(self, path: Path, runtime: str, *options: str) -> None:
+        """Write what the program under test makes for an engine, in the root file system of a runtime."""
+        made = self.run([str(REASSERT), "dispatcher", *options, *self.options()], runtime)
+        if made.status:
+            raise RuntimeError(made.output)
+        write_program(path, made.output)
 
     def inside(self, runtime: str) -> list[str]:
         """What runs a command in the root file system of a runtime."""

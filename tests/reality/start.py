@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.paths import REASSERT
+
 from reality.bundle import SLEEP, Bundle, fifo_in_image
 from reality.hostile import call, is_apart, make_nodes, marks, opened
 from reality.look import View, environ, look
-from reality.node import GPUS, REASSERT, Done, Node
+from reality.node import GPUS, Done, WatchedNode
 from reality.reading import Case, Feature, features, read
 from reality.warm import Record
 
@@ -86,7 +88,7 @@ class Start:
     `warm`: on a node with an agent, whether it is asked. `record`: what is compared there.
     """
 
-    def __init__(self, node: Node, case: Case, runtime: str, adapter: str, name: str, warm: bool = True) -> None:
+    def __init__(self, node: WatchedNode, case: Case, runtime: str, adapter: str, name: str, warm: bool = True) -> None:
         self.node = node
         self.case = case
         self.runtime = runtime
@@ -101,7 +103,7 @@ class Start:
             self.command = (
                 node.agents.dispatcher(runtime, file_name, warm, shim)
                 if node.agents
-                else node.dispatcher(runtime, file_name, shim)
+                else node.wrapper(runtime, file_name, shim)
             )
         self.warm = warm and bool(node.agents) and adapter != BARE
         self.hook = [str(REASSERT), "hook", *node.options()]

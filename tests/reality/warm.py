@@ -14,8 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from harness.node import write_program
+from harness.paths import REASSERT
+
 if TYPE_CHECKING:
-    from reality.node import Node
+    from reality.node import WatchedNode
 
 TIMES = re.compile(
     r'"(timestamp|durationMs|time)": ?("[^"]*"|[0-9.]+)|time="[^"]*"'
@@ -39,9 +42,8 @@ _NEWNS = 0x00020000
 class Agents:
     """An agent in each root file system, and the files that ask it, or (`warm` is False) ask a socket that is gone."""
 
-    def __init__(self, node: Node, reassert: Path) -> None:
+    def __init__(self, node: WatchedNode) -> None:
         self._node = node
-        self._reassert = str(reassert)
         self._directory = node.directory / "agent"
         self._directory.mkdir(mode=0o700)
         self._given = node.directory / "given"
@@ -57,9 +59,9 @@ class Agents:
         name = other_name or runtime.split("/")[1]
         recorder = self._directory / runtime / ("shim" if shim else "plain") / name
         if not recorder.exists():
-            recorder.parent.mkdir(parents=True, exist_ok=True)
-            recorder.write_text(_RECORDER.format(given=self._given, real=self._node.real(runtime, other_name, shim)))
-            recorder.chmod(0o755)
+            write_program(
+                recorder, _RECORDER.format(given=self._given, real=self._node.real(runtime, other_name, shim))
+            )
         return self._file(runtime, f"reassert-{name}{'-shim' if shim else ''}", warm, ["--real", str(recorder)])
 
     def hook(self, runtime: str, warm: bool) -> str:
@@ -124,21 +126,15 @@ class Agents:
         # both paths have the same length: a limit of reassert's cannot be reached by one of them alone
         path = self._directory / runtime / _SOCKETS[warm] / name
         if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
             if what != ["--hook"]:
                 what = [*what, "--hook-file", self.hook(runtime, warm)]
-            command = [self._reassert, "dispatcher", *what, "--socket", self._socket(root, warm)]
-            made = self._node.run([*command, *self._node.options()], runtime)
-            if made.status:
-                raise RuntimeError(made.output)
-            path.write_text(made.output)
-            path.chmod(0o755)
+            self._node.write_dispatcher(path, runtime, *what, "--socket", self._socket(root, warm))
         return str(path)
 
     def _start(self, root: str) -> None:
         if root in self._running:
             return
-        command = [self._reassert, "agent", "--socket", self._socket(root, True), *self._node.options()]
+        command = [str(REASSERT), "agent", "--socket", self._socket(root, True), *self._node.options()]
         with (self._node.directory / f"agent-{root}.stderr").open("wb") as errors:
             self._running[root] = subprocess.Popen(
                 [*self._node.inside(root), *command], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors

@@ -10,7 +10,7 @@ from typing import Any
 
 from reality.generate import case as generated
 from reality.judge import AuditedRules, Violation
-from reality.node import LIBC, Node
+from reality.node import LIBC, WatchedNode
 from reality.reading import Case
 from reality.shrink import like, shape, shrink
 
@@ -53,7 +53,7 @@ class Worker:
 
     def __init__(self, name: str, agent: bool) -> None:
         LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        self.node = Node(name, agent)
+        self.node = WatchedNode(name, agent)
         self._name = name
         self._count = 0
         self._known: dict[str, list[Case]] = {}

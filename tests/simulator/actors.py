@@ -175,7 +175,7 @@ def _socket(world: World, fd: int) -> Socket:
     return target
 
 
-class Node:
+class SimulatedNode:
     """The node: its files, programs, and all who act on it. `tree`: the source tree whose code runs."""
 
     def __init__(self, seed: int, steps: int, tree: Path = ROOT) -> None:
@@ -375,7 +375,7 @@ class Node:
         w.step()
         above, name, node = w.find(path)
         assert node is not None
-        from world import Node as Inode
+        from world import Inode
 
         above.entries[name] = Inode(w, node.mode, 7)
         above.entries[name].covered = node
@@ -595,9 +595,9 @@ class Node:
                 process.end(-9)
 
 
-def simulate(seed: int, steps: int, tree: Path = ROOT) -> Node:
+def simulate(seed: int, steps: int, tree: Path = ROOT) -> SimulatedNode:
     """Runs the node. Raises Violation, with the seed and the step."""
-    node = Node(seed, steps, tree)
+    node = SimulatedNode(seed, steps, tree)
     try:
         node.world.run()
     except (Violation, Exception) as error:

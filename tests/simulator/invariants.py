@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from world import Socket, Violation, World
 
 if TYPE_CHECKING:
-    from world import Node as Directory
-    from world import Process, SystemCalls
+    from world import Inode, Process, SystemCalls
 
 POLICY = "/etc/reassert/policy.yaml"
 EVENTS, LOST = "/var/log/reassert/events.jsonl", "/run/reassert/lost-events"
@@ -131,7 +130,7 @@ class Start:
         self.status: int | None = None
         self.phase = "create"
         self.config = self.seen = b""
-        self.directory: Directory | None = None
+        self.directory: Inode | None = None
         """The bundle, when the engine has written its config.json."""
         self.table: dict[str, list[str]] = {}
         self.table_at_start: dict[str, list[str]] = {}

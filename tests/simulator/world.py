@@ -78,7 +78,7 @@ class Waitable:
         return True
 
 
-class Node(Waitable):
+class Inode(Waitable):
     """An inode. `entries`: of a directory; `data`: of a file; `target`: of a link."""
 
     def __init__(self, world: World, mode: int, device: int = DISK_DEVICE) -> None:
@@ -91,9 +91,9 @@ class Node(Waitable):
         self.mode, self.device = mode, device
         self.opened, self.is_named, self.links = 0, True, 1
         self.data = bytearray()
-        self.entries: dict[str, Node] = {}
+        self.entries: dict[str, Inode] = {}
         self.target = ""
-        self.covered: Node | None = None
+        self.covered: Inode | None = None
         self.listener: Socket | None = None
         self.lock: object = None
         self.writers = 0
@@ -153,7 +153,7 @@ class Open:
     def __init__(self, target: Waitable, path: str = "", writes: bool = False, append: bool = False) -> None:
         self.target, self.path, self.writes, self.append = target, path, writes, append
         self.offset = self.count = 0
-        if isinstance(target, Node):
+        if isinstance(target, Inode):
             target.opened += 1
 
 
@@ -203,7 +203,7 @@ class Process(Waitable):
         if self.status is None:
             self.status = status
             for description in self.files.values():
-                if isinstance(description.target, Node) and description.target.last is description:
+                if isinstance(description.target, Inode) and description.target.last is description:
                     description.target.last = None
             for fd in list(self.files):
                 self.close(fd)
@@ -260,7 +260,7 @@ class World:
         self.tick = self.chance.choice(TICKS)
         self.pids, self.actors, self.inodes = 100, 0, 0
         self.free_inodes: list[int] = []
-        self.root = Node(self, stat.S_IFDIR | 0o755)
+        self.root = Inode(self, stat.S_IFDIR | 0o755)
         self.runnable: list[Actor] = []
         self.timers: list[tuple[int, int, Actor, int]] = []
         self.processes: dict[int, Process] = {}
@@ -478,7 +478,7 @@ class World:
             text = f"{base.rstrip('/')}/{text}"
         return os.path.normpath(text) if "." in text or "//" in text else text
 
-    def find(self, path: str, follow: bool = True, hops: int = 0) -> tuple[Node, str, Node | None]:
+    def find(self, path: str, follow: bool = True, hops: int = 0) -> tuple[Inode, str, Inode | None]:
         """The directory, the last name and the node of an absolute path. Raises OSError."""
         node, above, name = self.root, self.root, ""
         parts = [part for part in path.split("/") if part]
@@ -498,14 +498,14 @@ class World:
             node = found
         return above, name, node
 
-    def node(self, path: str, follow: bool = True) -> Node:
+    def node(self, path: str, follow: bool = True) -> Inode:
         """The node of an absolute path. Raises OSError."""
         found = self.find(path, follow)[2]
         if found is None:
             raise failure(errno.ENOENT, path)
         return found
 
-    def make(self, path: str, data: bytes | None = None, mode: int = 0) -> Node:
+    def make(self, path: str, data: bytes | None = None, mode: int = 0) -> Inode:
         """A file, or a directory, with all directories above it, made before the run."""
         node = self.root
         parts = path.strip("/").split("/")
@@ -513,7 +513,7 @@ class World:
             is_file = data is not None and index == len(parts) - 1
             kind = stat.S_IFREG | (mode or 0o644) if is_file else stat.S_IFDIR | (mode or 0o755)
             if part not in node.entries:
-                node.entries[part] = Node(self, kind)
+                node.entries[part] = Inode(self, kind)
             node = node.entries[part]
         if data is not None:
             node.data[:] = data
@@ -532,9 +532,9 @@ class World:
         target = description.target
         if description.count:
             return
-        if isinstance(target, Node | Pipe) and description.writes:
+        if isinstance(target, Inode | Pipe) and description.writes:
             target.writers -= 1
-        if isinstance(target, Node):
+        if isinstance(target, Inode):
             target.opened -= 1
             if target.lock is description:
                 target.lock = None
@@ -557,11 +557,11 @@ class World:
         for poll, fd in target.polls:
             if poll.items.get(fd, (None,))[0] is target:
                 del poll.items[fd]
-        if not isinstance(target, Node):
+        if not isinstance(target, Inode):
             target.polls = []
         self.notify(target)
 
-    def forget(self, node: Node) -> None:
+    def forget(self, node: Inode) -> None:
         """A file has lost its name. Its inode number is free once no process has it open."""
         node.is_named = False
         if not node.opened and node.device == DISK_DEVICE:
@@ -569,7 +569,7 @@ class World:
         for each in node.entries.values():
             self.forget(each)
 
-    def changed(self, node: Node) -> None:
+    def changed(self, node: Inode) -> None:
         """A file got other content or another name."""
         node.modified = node.changed = self.file_time()
         self.files_touched += 1
@@ -655,7 +655,7 @@ class SystemCalls:
                 raise failure(errno.ENOENT, path)
             if w.full and full.startswith(DISK):
                 raise failure(errno.ENOSPC, path)
-            node = above.entries[name] = Node(w, stat.S_IFREG | (mode & ~w.current.umask), above.device)
+            node = above.entries[name] = Inode(w, stat.S_IFREG | (mode & ~w.current.umask), above.device)
             node.watch = w.watched[full]() if full in w.watched else None
             w.changed(above)
         elif flags & os.O_EXCL and flags & os.O_CREAT:
@@ -677,7 +677,7 @@ class SystemCalls:
         process = w.current.process if pid in ("self", "thread-self") else w.processes.get(int(pid))
         if process is None or process.status is not None:
             raise failure(errno.ENOENT, full)
-        node = Node(w, stat.S_IFDIR | 0o555 if not rest else stat.S_IFREG | 0o444, 3)
+        node = Inode(w, stat.S_IFDIR | 0o555 if not rest else stat.S_IFREG | 0o444, 3)
         text = {
             "status": f"Name:\tx\nUmask:\t0022\nCapEff:\t000001ffffffffff\nCapBnd:\t0\nPid:\t{process.pid}\n",
             "stat": f"{process.pid} (x) S {process.parent.pid if process.parent else 1} 0 0",
@@ -709,7 +709,7 @@ class SystemCalls:
             data = bytes(target.data[:size])
             del target.data[:size]
             return data
-        assert isinstance(target, Node)
+        assert isinstance(target, Inode)
         data = bytes(target.data[description.offset : description.offset + size])
         description.offset += len(data)
         return data
@@ -717,7 +717,7 @@ class SystemCalls:
     def pread(self, fd: int, size: int, offset: int) -> bytes:
         self.w.step()
         target = self.w.description(fd).target
-        assert isinstance(target, Node)
+        assert isinstance(target, Inode)
         return bytes(target.data[offset : offset + size])
 
     def write(self, fd: int, data: Any) -> int:
@@ -725,7 +725,7 @@ class SystemCalls:
         w.step()
         description = w.description(fd)
         target, data = description.target, bytes(data)
-        if isinstance(target, Node):
+        if isinstance(target, Inode):
             if w.full and description.path.startswith(DISK):
                 fate = w.chance.random()
                 if fate < 0.6:
@@ -747,7 +747,7 @@ class SystemCalls:
     def lseek(self, fd: int, offset: int, how: int) -> int:
         self.w.step()
         description = self.w.description(fd)
-        assert isinstance(description.target, Node)
+        assert isinstance(description.target, Inode)
         base = (0, description.offset, len(description.target.data))[how]
         description.offset = base + offset
         return description.offset
@@ -755,14 +755,14 @@ class SystemCalls:
     def ftruncate(self, fd: int, size: int) -> None:
         self.w.step()
         node = self.w.description(fd).target
-        assert isinstance(node, Node)
+        assert isinstance(node, Inode)
         if node.watch:
             node.watch(b"\0" + struct.pack("q", len(node.data) - size))
         del node.data[size:]
         node.last = None
         self.w.changed(node)
 
-    def _status(self, node: Node) -> os.stat_result:
+    def _status(self, node: Inode) -> os.stat_result:
         size = len(node.data)
         basic = (node.mode, node.ino, node.device, 1, 0, 0, size, 0, node.modified // 10**9, node.changed // 10**9)
         more = {"st_mtime_ns": node.modified, "st_ctime_ns": node.changed, "st_rdev": 0}
@@ -785,7 +785,7 @@ class SystemCalls:
     def fstat(self, fd: int) -> os.stat_result:
         self.w.step()
         target = self.w.description(fd).target
-        return self._status(target) if isinstance(target, Node) else os.stat_result((stat.S_IFIFO, *[0] * 9))
+        return self._status(target) if isinstance(target, Inode) else os.stat_result((stat.S_IFIFO, *[0] * 9))
 
     def access(self, path: Any, mode: int) -> bool:
         self.w.step()
@@ -821,13 +821,13 @@ class SystemCalls:
     def mkdir(self, path: Any, mode: int = 0o777) -> None:
         self._make(path, stat.S_IFDIR | (mode & ~self.w.current.umask))
 
-    def _make(self, path: Any, mode: int) -> Node:
+    def _make(self, path: Any, mode: int) -> Inode:
         w = self.w
         w.step()
         above, name, node = w.find(w.absolute(path), follow=False)
         if node is not None:
             raise failure(errno.EEXIST, path)
-        above.entries[name] = made = Node(w, mode, above.device)
+        above.entries[name] = made = Inode(w, mode, above.device)
         w.changed(above)
         return made
 
@@ -885,7 +885,7 @@ class SystemCalls:
     def fchmod(self, fd: int, mode: int) -> None:
         self.w.step()
         node = self.w.description(fd).target
-        assert isinstance(node, Node)
+        assert isinstance(node, Inode)
         node.mode = stat.S_IFMT(node.mode) | mode
 
     def fchown(self, fd: int, uid: int, gid: int) -> None:
@@ -951,7 +951,7 @@ class SystemCalls:
 
     def memfd_create(self, name: str, flags: int) -> int:
         self.w.step()
-        node = Node(self.w, stat.S_IFREG | 0o600, 4)
+        node = Inode(self.w, stat.S_IFREG | 0o600, 4)
         node.writers = 1
         return self.w.current.process.opened(Open(node, f"/memfd:{self.w.current.process.case.id}", True))
 
@@ -993,7 +993,7 @@ class SystemCalls:
         self.w.step()
         description = self.w.description(fd)
         node = description.target
-        assert isinstance(node, Node)
+        assert isinstance(node, Inode)
         if node.lock not in (None, description):
             raise BlockingIOError(errno.EAGAIN, "locked")
         node.lock = description
@@ -1001,7 +1001,7 @@ class SystemCalls:
     def fcntl(self, fd: int, what: int, value: int) -> None:
         self.w.step()
         node = self.w.description(fd).target
-        assert isinstance(node, Node)
+        assert isinstance(node, Inode)
         if node.writers:
             raise failure(errno.EAGAIN)
 

@@ -24,7 +24,7 @@ def ours(*ids: str, **answer: Any) -> dict[str, Any]:
     return entry(UID, NAME, *(ids or ("GPU-4",)), **answer)
 
 
-class Node:
+class KubeletNode:
     """A policy with a temporary directory as kubelet's root."""
 
     def __init__(self, root: Path, *rules: dict[str, Any], **spec: Any) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
-from e2e import support
 from e2e.cri.client import Container, Pod
+from harness import tools
 
 
 class Closed(grpc.RpcError):
@@ -51,7 +51,7 @@ def test_an_engine_is_asked_again(made: Any, calls: list[str], recwarn: pytest.W
 
 
 def test_what_cannot_be_removed_is_said_and_fails_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(support, "CLEAN_UP_SECONDS", 0.0)
+    monkeypatch.setattr(tools, "CLEAN_UP_SECONDS", 0.0)
     with pytest.warns(UserWarning, match="pod p could not be removed: ttrpc: closed"):
         Pod(Engine(errors=1000), "p", SimpleNamespace()).remove()  # type: ignore[arg-type]  # no CRI
 
@@ -65,5 +65,5 @@ def test_a_directory_that_is_written_to_is_removed_once_it_is_not(tmp_path: Path
         if len(attempts) < 3:
             raise OSError(39, "Directory not empty")
 
-    assert support.cleaned(str(tmp_path), remove)
+    assert tools.cleaned(str(tmp_path), remove)
     assert len(attempts) == 3

@@ -23,8 +23,8 @@ from typing import Any
 
 import marks
 import pytest
+from harness.node import Node
 
-from hook.compile.in_force import refresh
 from hook.core.base.errors import Refused, Unacceptable
 from hook.core.base.mountinfo import Row, mount_table
 from hook.core.container.identity import identify
@@ -202,11 +202,11 @@ class Hook(hooks.HookCaller):
         return json.dumps({"ociVersion": "1.0.2", "id": "x", "pid": 0, "bundle": str(self.bundle)}).encode()
 
 
-class Node:
-    """A node with a policy, and every adapter on it. Each returns after it has decided about a config.json."""
+class GrowingNode(Node):
+    """A node with a bundle, and every adapter on it. Each returns after it has decided about a config.json."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory
+        super().__init__(directory, policy="")
         self.bundle = directory / "k8s.io" / "0a1b"
         rootfs = self.bundle / "rootfs"
         for name in ("etc/ssl", "etc/pki/let", "dev", "opt/a/b", "links", "proc"):
@@ -214,8 +214,7 @@ class Node:
         for number in range(FEW):
             (rootfs / f"links/{number}").symlink_to(f"../links/{number + 1}" if number % 30 < 29 else "/opt/a")
         self.config = self.bundle / "config.json"
-        self.ca = directory / "ca"
-        (self.ca / "let").mkdir(parents=True)
+        (self.ca / "let").mkdir()
         for number in range(2000):  # without a place in the read-only directory, a mount refuses the container early
             (self.ca / f"let/{number}").touch()
         rules = json.loads(json.dumps([*POLICY, EXCLUSIVE]).replace('"CA"', json.dumps(str(self.ca)), 0))
@@ -224,23 +223,21 @@ class Node:
                 mount["hostPath"] = str(self.ca)
         kubelet = directory / "kubelet"
         kubelet.mkdir()
-        (directory / "policy.yaml").write_text(document(*rules, kubelet={"root": str(kubelet)}))
-        self.where = [f"--policy={directory}/policy.yaml", f"--store={directory}/s", f"--events={directory}/e.jsonl"]
-        refresh(str(directory / "policy.yaml"), str(directory / "s"))
-        resident = self.resident = Resident(str(directory / "policy.yaml"), str(directory / "s"))
+        self.compile(document(*rules, kubelet={"root": str(kubelet)}))
+        resident = self.resident = Resident(str(self.policy), str(self.store))
         resident.get(60)
-        self.report = Report(str(directory / "e.jsonl"), NoMetrics())
+        self.report = Report(str(self.events), NoMetrics())
         self.validator = Decider(resident, self.report)
 
     def wrapper(self) -> None:
-        options = Options(["--real=/bin/true", *self.where, "--"], ("real", "hook"))
+        options = Options(["--real=/bin/true", *self.options(), "--"], ("real", "hook"))
         invocation = Invocation(["create", "--bundle", str(self.bundle), "x"])
         with contextlib.suppress(Refused):
             runtime.passed_on(invocation, Caller(options, {}))
 
     def exec(self) -> None:
         """Of a container that was created: its env stands in the process file."""
-        options = Options(["--real=/bin/true", *self.where, "--"], ("real", "hook"))
+        options = Options(["--real=/bin/true", *self.options(), "--"], ("real", "hook"))
         state = self.directory / "root/x/state.json"
         state.parent.mkdir(parents=True, exist_ok=True)
         state.write_text(json.dumps({"config": {"labels": [f"bundle={self.bundle}"]}}))
@@ -255,7 +252,7 @@ class Node:
 
     def hook(self) -> None:
         """Without the look, for which there has to be a container."""
-        options = hooks.options_of([*self.where, "--inject-env", "createRuntime"])
+        options = hooks.options_of([*self.options(), "--inject-env", "createRuntime"])
         with contextlib.redirect_stderr(io.StringIO()):
             hooks.run(Hook(options, self.bundle))
 
@@ -337,17 +334,17 @@ class Node:
     def explain(self) -> None:
         for output in ("json", "table"):
             with contextlib.redirect_stdout(io.StringIO()):
-                explain(str(self.config), str(self.directory / "policy.yaml"), "/nowhere", output)
+                explain(str(self.config), str(self.policy), "/nowhere", output)
 
 
-ADAPTERS: dict[str, Callable[[Node], None]] = {
-    "wrapper": Node.wrapper,
-    "exec": Node.exec,
-    "hook": Node.hook,
-    "look": Node.look,
-    "nri": Node.nri,
-    "validate": Node.nri_validate,
-    "explain": Node.explain,
+ADAPTERS: dict[str, Callable[[GrowingNode], None]] = {
+    "wrapper": GrowingNode.wrapper,
+    "exec": GrowingNode.exec,
+    "hook": GrowingNode.hook,
+    "look": GrowingNode.look,
+    "nri": GrowingNode.nri,
+    "validate": GrowingNode.nri_validate,
+    "explain": GrowingNode.explain,
 }
 
 # -- Measures
@@ -387,7 +384,7 @@ class Executed:
 REACHED: set[tuple[str, str]] = set()
 
 
-def lines(node: Node, adapter: str, sizes: dict[str, int]) -> int:
+def lines(node: GrowingNode, adapter: str, sizes: dict[str, int]) -> int:
     """Of one decision."""
     node.config.write_bytes(spec_of(node.bundle, sizes))
     executed = Executed()
@@ -397,7 +394,7 @@ def lines(node: Node, adapter: str, sizes: dict[str, int]) -> int:
     return executed.lines
 
 
-def seconds(node: Node, adapter: str, sizes: dict[str, int]) -> float:
+def seconds(node: GrowingNode, adapter: str, sizes: dict[str, int]) -> float:
     """CPU time of one decision."""
     node.config.write_bytes(spec_of(node.bundle, sizes))
     began = time.thread_time()
@@ -406,8 +403,8 @@ def seconds(node: Node, adapter: str, sizes: dict[str, int]) -> float:
 
 
 @pytest.fixture
-def node(root_dir: Path) -> Iterator[Node]:
-    made = Node(root_dir)
+def node(root_dir: Path) -> Iterator[GrowingNode]:
+    made = GrowingNode(root_dir)
     yield made
     made.report.close()
 
@@ -419,7 +416,7 @@ def node(root_dir: Path) -> Iterator[Node]:
     severity="low",
 )
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_four_times_as_much_takes_four_times_as_many_lines(node: Node, adapter: str) -> None:
+def test_four_times_as_much_takes_four_times_as_many_lines(node: GrowingNode, adapter: str) -> None:
     lines(node, adapter, {})  # what is remembered after the first decision
     grown = {}
     for name in DIMENSIONS:
@@ -435,7 +432,7 @@ def test_four_times_as_much_takes_four_times_as_many_lines(node: Node, adapter: 
     severity="low",
 )
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_four_times_as_much_takes_four_times_the_time(node: Node, adapter: str) -> None:
+def test_four_times_as_much_takes_four_times_the_time(node: GrowingNode, adapter: str) -> None:
     """What C does within a line, as a search in a list. The best of some times, and of more where it grew too much."""
     seconds(node, adapter, {})
     grown = {}
@@ -451,7 +448,7 @@ def test_four_times_as_much_takes_four_times_the_time(node: Node, adapter: str) 
 
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
-def test_lists_do_not_multiply(node: Node, adapter: str) -> None:
+def test_lists_do_not_multiply(node: GrowingNode, adapter: str) -> None:
     lines(node, adapter, {})
     grown = {}
     for names in TOGETHER if adapter != "explain" else ():  # it compiles the policy, and decides as the others
@@ -537,7 +534,7 @@ UNREACHED: dict[str, str] = {
 """Functions, or whole files, with loops that no dimension reaches, and why that lets nothing grow unseen."""
 
 
-def test_every_loop_of_the_decision_is_reached(node: Node) -> None:
+def test_every_loop_of_the_decision_is_reached(node: GrowingNode) -> None:
     """A new function with a loop is driven by a dimension above, or UNREACHED says over what it loops."""
     REACHED.clear()  # what other tests of this file reached would make this one depend on their order
     for adapter in ADAPTERS:

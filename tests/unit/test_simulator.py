@@ -11,7 +11,7 @@ from pathlib import Path
 
 import marks
 import pytest
-from e2e.support import need
+from harness.tools import need
 
 from unit.support import ROOT
 

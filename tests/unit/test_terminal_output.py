@@ -19,11 +19,10 @@ from hook.cli import GROUPS
 from hook.resident.terminal import line, table
 from unit.node.crio import crio_node, enforce, install
 from unit.node.test_one_answer import has_kata, verify_failed
-from unit.ops.audit.test_drift import RIGHT, WRONG
-from unit.ops.audit.test_drift import Node as NodeWithContainers
+from unit.ops.audit.test_drift import RIGHT, WRONG, NodeWithContainers
 from unit.ops.events.support import CA, DENIED, MOUNT, NVIDIA, event, write
 from unit.ops.trust.authority import ca
-from unit.ops.trust.conftest import Node as TrustNode
+from unit.ops.trust.conftest import TrustStore
 from unit.ownmachine import Machine
 from unit.support import CONTAINERD, bind, called, config, document, examples
 from unit.terminal import on_terminal, terminal
@@ -88,7 +87,7 @@ def test_a_policys_commands(files: Path) -> None:
 
 
 def test_a_stores_check(tmp_path: Path) -> None:
-    store = TrustNode(tmp_path)
+    store = TrustStore(tmp_path)
     store.add("company.pem", ca(LONG))
     store.build()
     assert_fits("trust", "check", "--out", str(store.store))

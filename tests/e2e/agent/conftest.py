@@ -7,9 +7,10 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from harness.node import Node
+from harness.tools import need, remove_tree, scratch
 
 from e2e.agent.support import FRONT, Agent, Cold
-from e2e.support import Node, need, remove_tree, scratch
 
 
 @pytest.fixture

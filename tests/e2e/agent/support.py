@@ -12,7 +12,10 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from e2e.support import REASSERT, Node, suspend
+from harness.node import Node
+from harness.paths import REASSERT
+from harness.tools import suspend
+
 from hook import __version__
 from hook.entry.dispatcher import warm_dispatcher, warm_hook
 from hook.entry.protocol import STATUS, Request

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY
+from harness.paths import REASSERT
 
 from e2e.agent.support import WANTED, Agent
-from e2e.support import POLICY, REASSERT, Bundle, Running
 from hook.node.artifacts.specs import oci_hook
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]
@@ -36,7 +39,7 @@ def test_a_containers_life(agent: Agent, bundle: Bundle) -> None:
     Path(file).write_text(Path(file).read_text().replace(agent.hook_file(), hook))
     with Running(agent.only_warm(file, tries=30), bundle) as running:
         assert WANTED in running.environ()
-        assert [(point, "ro" in options.split(",")) for _, point, options in running.mounts()] == [("/etc/ssl", True)]
+        assert [(mount.point, "ro" in mount.options) for mount in running.mounts()] == [("/etc/ssl", True)]
         assert WANTED in running.exec("/bin/env", options=("-e", "REQUESTS_CA_BUNDLE=y")).splitlines()
     (event,) = [event for event in agent.node.logged() if event["adapter"] == "runtime"]
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "container")

@@ -11,15 +11,20 @@ import os
 import platform
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import need, run
 
 from e2e.agent.support import Agent, Cold
 from e2e.stalled import stalling
-from e2e.support import REASSERT, RUNTIMES, Bundle, Running, another_root, need, run
 from hook.agent.answers import CALLER
 from hook.entry import protocol
 
@@ -210,6 +215,26 @@ def test_another_namespace(target: Target, before: tuple[str, ...]) -> None:
     output = target.ask_by(*before)
     target.assert_nothing_came(output)
     assert COLD_ANSWER in output
+
+
+@contextmanager
+def another_root() -> Iterator[Path]:
+    """The machine's root directory by another mount, with /proc, /dev and the tests' directories.
+
+    Read-only, and in a directory that is removed only while it is empty: where it cannot be unmounted, nothing may
+    take it for a scratch directory and remove what is in it.
+    """
+    root = Path(tempfile.mkdtemp(dir="/run"))
+    try:
+        run("mount", "--bind", "--make-private", "/", str(root))
+        run("mount", "-o", "remount,bind,ro", str(root))
+        for name in ("dev", "proc", "var/lib/reassert-tests"):
+            run("mount", "--bind", "--make-private", f"/{name}", str(root / name))
+            run("mount", "-o", "remount,bind,ro", str(root / name))
+        yield root
+    finally:
+        run("umount", "--lazy", str(root), check=False)
+        root.rmdir()
 
 
 def test_another_root_directory(target: Target) -> None:

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import POLICY
+from harness.paths import REASSERT
+from harness.tools import cleaned, need
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
 from e2e.cri.client import wait_for
-from e2e.support import POLICY, REASSERT, cleaned, need
 from hook.entry.protocol import STATUS
 
 pytestmark = [

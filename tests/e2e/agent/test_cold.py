@@ -8,9 +8,11 @@ import subprocess
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.tools import need, run
 
 from e2e.agent.support import WENT_COLD, Agent, Cold, reason_of
-from e2e.support import Bundle, Running, need, run
 
 pytestmark = [
     pytest.mark.frozen,

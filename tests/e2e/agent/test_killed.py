@@ -19,9 +19,10 @@ from typing import Any
 
 import marks
 import pytest
+from harness.node import Node
+from harness.tools import need, remove_tree, scratch
 
 from e2e.agent.support import FRONT, WANTED, Agent
-from e2e.support import Node, need, remove_tree, scratch
 
 pytestmark = [
     pytest.mark.frozen,

@@ -16,10 +16,14 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY, Node
+from harness.paths import RUNTIMES
+from harness.tools import need, run
 
 from e2e.agent.support import FRONT, PRINTER, WENT_COLD, Agent
 from e2e.cri.client import wait_for
-from e2e.support import POLICY, RUNTIMES, Bundle, Node, Running, need, run
 
 
 @pytest.fixture

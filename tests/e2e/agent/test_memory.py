@@ -7,9 +7,13 @@ from pathlib import Path
 import marks
 import pytest
 from bench.resident import measure
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import need
 
 from e2e.agent.support import FRONT, WANTED, Agent
-from e2e.support import REASSERT, RUNTIMES, Bundle, Node, Running, need
 
 pytestmark = [
     pytest.mark.frozen,

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
 
 from e2e.agent.support import Agent
 from e2e.cri.client import wait_for
-from e2e.support import Bundle, Running
 from e2e.test_presets import POLICY
 from hook.core.reserve.volumes import in_memory
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.node import POLICY
 from reality.warm import TIMES
 from unit.cri import SANDBOX, Engine
 from unit.podresources import PodResources
@@ -23,7 +24,6 @@ from unit.support import CONTAINERD, FIXTURES
 from unit.support import config as of_pod
 
 from e2e.agent.support import PRINTER, WENT_COLD, Agent, reason_of
-from e2e.support import POLICY
 from hook.compile.compiler import compile_bytes
 
 pytestmark = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import marks
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.paths import RUNTIMES
 
 from e2e.agent.support import Agent
-from e2e.support import RUNTIMES, Bundle, Running
 from e2e.test_secrets import SECRET, plant, told, write
 
 pytestmark = marks.promise(

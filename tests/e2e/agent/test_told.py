@@ -11,11 +11,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import POLICY
 from unit.nri.support import Peer, create_request
 
 from e2e.agent.support import Agent, Cold
 from e2e.agent.test_agent import RUNC, WANTED
-from e2e.support import POLICY, Bundle, Running
 from hook.agent.answers import REASONS
 from hook.node.services import ask
 from hook.nri import ttrpc

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+from harness import proc
+from harness.tools import cleaned
 
 from e2e.cri.images import PLAIN
-from e2e.support import cleaned
 
 messages, services = grpc.protos_and_services("e2e/cri/cri.proto")
 """Made from the .proto when the tests start; the path counts from tests/, which pytest puts on sys.path."""
@@ -202,15 +203,15 @@ class Container:
 
     def exec_environ(self) -> list[str]:
         """The environment that an exec'd process itself has."""
-        return split_environ(self.exec("/bin/cat", "/proc/self/environ"))
+        return proc.environ(self.exec("/bin/cat", "/proc/self/environ"))
 
-    def mounts(self, below: str = "/etc/ssl") -> list[tuple[str, str, str]]:
+    def mounts(self, below: str = "/etc/ssl") -> list[proc.Mount]:
         """What its first process sees at or below a path."""
-        return split_mounts(self.exec("/bin/cat", "/proc/1/mountinfo"), below)
+        return proc.mounts(self.exec("/bin/cat", "/proc/1/mountinfo"), below)
 
-    def exec_mounts(self, below: str = "/etc/ssl") -> list[tuple[str, str, str]]:
+    def exec_mounts(self, below: str = "/etc/ssl") -> list[proc.Mount]:
         """What an exec'd process itself sees at or below a path."""
-        return split_mounts(self.exec("/bin/cat", "/proc/self/mountinfo"), below)
+        return proc.mounts(self.exec("/bin/cat", "/proc/self/mountinfo"), below)
 
     def output(self, last: str) -> list[str]:
         """Its own output from the CRI log, once the line `last` is there."""
@@ -249,19 +250,8 @@ def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = 
 
 def started_environ(read: Callable[[], str]) -> list[str]:
     """Entries of a container's environ, once its program runs: `start` returns while the runtime may still be it."""
-    wait_for(lambda: "PATH=/bin" in split_environ(read()), "the PATH of every image of the tests", read)
-    return split_environ(read())
-
-
-def split_environ(text: str) -> list[str]:
-    """Entries of a /proc/PID/environ."""
-    return text.rstrip("\0").split("\0") if text else []
-
-
-def split_mounts(text: str, below: str) -> list[tuple[str, str, str]]:
-    """(source within its file system, mount point, options) of a /proc/PID/mountinfo, at or below a path."""
-    rows = [line.split() for line in text.splitlines()]
-    return [(row[3], row[4], row[5]) for row in rows if row[4] == below or row[4].startswith(below + "/")]
+    wait_for(lambda: "PATH=/bin" in proc.environ(read()), "the PATH of every image of the tests", read)
+    return proc.environ(read())
 
 
 def namespaces(host_pid: bool = False, share_processes: bool = False) -> Any:

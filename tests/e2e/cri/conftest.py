@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.node import POLICY, Node
+from harness.paths import RUNTIMES
+from harness.tools import remove_tree, scratch
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.fixtures import evil, gpu_node, kubelet, node, runtime, start_pod
 from e2e.cri.node import GENERATIONS, Containerd, Handler, running
-from e2e.support import POLICY, Node, remove_tree, scratch
 
 CRI_POLICY = POLICY + "  - {name: gpu, env: [{name: NVIDIA_VISIBLE_DEVICES, value: void}]}\n"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.node import Node
+from harness.paths import RUNTIMES
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.client import Pod
 from e2e.cri.kubelet import Kubelet
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 StartPod = Callable[..., Pod]
 

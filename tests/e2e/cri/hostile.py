@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from harness.node import Node
+from harness.proc import Mount
+
 from e2e.cri.client import Container
 from e2e.cri.fixtures import StartPod
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 CA_BUNDLE = "/etc/ssl/certs/ca-certificates.crt"
 TEXT = 'a "b"\n\tü\\ =c'
@@ -40,11 +42,11 @@ def reserved_in(environ: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in found}
 
 
-def assert_only_ours(mounts: list[tuple[str, str, str]]) -> None:
+def assert_only_ours(mounts: list[Mount]) -> None:
     """Of mounts at or below /etc/ssl, there is the node's and no other."""
-    [(source, point, options)] = mounts
-    assert source.endswith("/ca"), source
-    assert (point, options.split(",")[0]) == ("/etc/ssl", "ro")
+    [mount] = mounts
+    assert mount.root.endswith("/ca"), mount
+    assert (mount.point, mount.options[0]) == ("/etc/ssl", "ro")
 
 
 REMOUNT = "mount -o remount,bind,rw none /etc/ssl && echo remounted; echo evil >> /etc/ssl/certs/company.crt; true"

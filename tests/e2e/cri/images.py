@@ -9,7 +9,8 @@ import platform
 import tarfile
 from pathlib import Path
 
-from e2e.support import APPLETS, BUSYBOX
+from harness.bundle import APPLETS
+from harness.paths import BUSYBOX
 
 PAUSE = "reassert.test/pause:1"
 PLAIN = "reassert.test/plain:1"

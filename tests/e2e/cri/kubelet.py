@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness.node import Node
+from harness.paths import TOP
 from unit.kubelet import entry, write_checkpoint
 
 from e2e.cri.client import Container, Pairs, Pod
 from e2e.cri.node import Containerd
-from e2e.support import TOP, Node
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 GPU = {"envs": {VISIBLE: "GPU-4"}}

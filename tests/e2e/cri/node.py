@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from e2e.cri.client import Cri, CriError, split_mounts, started_environ, wait_for
+from harness import proc
+from harness.node import Node
+from harness.paths import REASSERT, ROOTS
+from harness.tools import cleaned, need, remove_tree, run
+
+from e2e.cri.client import Cri, CriError, started_environ, wait_for
 from e2e.cri.images import IMAGES, PAUSE, write_images
-from e2e.support import REASSERT, TOP, Node, cleaned, need, remove_tree, run
 
 CGROUPS = Path("/sys/fs/cgroup")
 
@@ -97,7 +101,6 @@ class Generation:
     config: str = _CONFIG
 
 
-ROOTS = TOP / "build/roots"
 GENERATIONS = {"1.6": Generation(ROOTS / "bookworm")}
 
 NRI_GENERATIONS = {
@@ -245,9 +248,9 @@ class Containerd:
         """The environment of the first process of a pod's or container's id, from the node."""
         return started_environ((self._process(container) / "environ").read_text)
 
-    def mounts(self, container: str, below: str) -> list[tuple[str, str, str]]:
+    def mounts(self, container: str, below: str) -> list[proc.Mount]:
         """What the first process of a pod's or container's id sees at or below a path, from the node."""
-        return split_mounts((self._process(container) / "mountinfo").read_text(), below)
+        return proc.read_mounts(self._process(container), below)
 
     def _process(self, container: str) -> Path:
         return self.view("proc") / (self.bundle(container) / "init.pid").read_text()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from harness import proc
+from harness.paths import TOP
+
 from e2e.cri.client import Container, Pod
 from e2e.cri.fixtures import StartPod
 from e2e.cri.node import Containerd
-from e2e.support import TOP
 
 FRONTEND = {"role": "frontend"}
 RULES = """\
@@ -53,8 +55,7 @@ class Presets:
 
     def in_memory(self) -> dict[str, list[str]]:
         """By UID of the pods with emptyDirs in memory: where a tmpfs of these is mounted on the node."""
-        mountinfo = self.containerd.view("proc/1/mountinfo").read_text().splitlines()
-        mounted = [point for _, _, _, root, point, *_ in map(str.split, mountinfo) if root == "/"]
+        mounted = [mount.point for mount in proc.read_mounts(self.containerd.view("proc/1")) if mount.root == "/"]
         found: dict[str, list[str]] = {
             path.name: [] for path in self.containerd.view("run/reassert/volumes").glob("*/*")
         }
@@ -78,8 +79,8 @@ def assert_its_pod_alone_shares(presets: Presets, start_pod: StartPod, *variant:
         assert sh(one, f"echo mine > {path}/file; busybox stat -c %a {path}; busybox ls -A {path}") == "777\nfile"
         assert sh(two, f"cat {path}/file") == "mine"
         assert sh(theirs, f"busybox ls -A {path}") == ""
-        [(_, _, options)] = two.mounts(path)
-        assert {"rw", "nosuid", "nodev"} <= set(options.split(","))
+        [mount] = two.mounts(path)
+        assert {"rw", "nosuid", "nodev"} <= set(mount.options)
     assert (presets.pods.stat().st_mode & 0o777, presets.directory(pod).stat().st_mode & 0o777) == (0o755, 0o750)
     assert [path.stat().st_mode & 0o777 for path in presets.directory(pod).iterdir()] == [0o700]
     return pod, two

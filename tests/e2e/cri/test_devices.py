@@ -6,6 +6,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError, messages
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -23,7 +24,6 @@ from e2e.cri.kubelet import (
     visible,
 )
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 ASKED_BY_MOUNT = "/var/run/nvidia-container-devices"
 
@@ -62,7 +62,7 @@ def test_asking_by_a_mount_is_refused(start_pod: StartPod, kubelet: Kubelet) -> 
     answer = GPU | {"mounts": [{"host_path": "/dev/null", "container_path": f"{ASKED_BY_MOUNT}/GPU-4"}]}
     pod = start_pod()
     honest = kubelet.run(pod, "honest", answer)
-    assert [point for _, point, _ in honest.mounts(ASKED_BY_MOUNT)] == [f"{ASKED_BY_MOUNT}/GPU-4"]
+    assert [mount.point for mount in honest.mounts(ASKED_BY_MOUNT)] == [f"{ASKED_BY_MOUNT}/GPU-4"]
     with pytest.raises(CriError) as error:
         kubelet.run(pod, "greedy", answer, mounts=[("/dev/null", "//var/run/../run/nvidia-container-devices/0/")])
     assert f"rule no-devices-by-mount: mount {ASKED_BY_MOUNT} is reserved and" in str(error.value)
@@ -100,7 +100,7 @@ def test_allocated_mount_is_not_to_be_replaced(start_pod: StartPod, kubelet: Kub
     for name, mounts in (("at", [(str(evil), "/usr/gpu")]), ("sent", [])):
         container = kubelet.run(pod, name, answer, mounts=mounts)
         assert container.exec("/bin/cat", "/usr/gpu/driver") == "plugin's\n"
-        assert container.mounts("/usr/gpu")[-1][2].split(",")[0] == "ro"
+        assert container.mounts("/usr/gpu")[-1].options[0] == "ro"
     with pytest.raises(CriError, match="mount /usr is a volume above the reserved mount /usr/gpu"):
         kubelet.run(pod, "above", answer, mounts=[(str(evil), "/usr")])
     kubelet.allocate(pod, "lost", "GPU-4", **answer)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from harness.node import Node
 
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.hostile_pod import of_result, policy, suite_of
-from e2e.support import Node
 
 LOST = ("env-default", "env-three", "env-absent", "mount-default", "mount-at", "mount-above")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 from unit.podresources import PodResources, answer
 
 from e2e.cri.client import CriError
@@ -16,7 +17,6 @@ from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import CA_BUNDLE, ENV, OVERRIDDEN, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 POLICY = f"""\
 apiVersion: reassert/v1
@@ -79,7 +79,7 @@ def test_a_rule_applies_to_the_pods_with_its_labels(
 ) -> None:
     container = start_pod(labels=labels).run(image=HOSTILE, env=ENV)
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == gets
-    assert [point for _, point, _ in container.mounts()] == ssl
+    assert [mount.point for mount in container.mounts()] == ssl
 
 
 @marks.claim("container-types", "runtime")
@@ -117,4 +117,4 @@ def test_without_an_answer_if_unknown_decides(start_pod: StartPod, note: Path, n
     absent = pod.run(name="d", image=HOSTILE, env=ENV)
     for each in (container, absent):
         assert reserved_in(each.environ()) == WEB
-        assert [point for _, point, _ in each.mounts()] == ["/etc/ssl"]
+        assert [mount.point for mount in each.mounts()] == ["/etc/ssl"]

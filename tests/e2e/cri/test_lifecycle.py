@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from e2e.conftest import RUNTIMES
+from harness.node import Node
+from harness.paths import RUNTIMES
+
 from e2e.cri.conftest import later
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 
 @one_runtime

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.conftest import CRI_POLICY
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import ENV, NOT_UTF8, RESERVED, TEXT, assert_only_ours, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 
 @marks.claim("env", "runtime")

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError, Pod
 from e2e.cri.fixtures import StartPod
-from e2e.support import Node
 
 OTHER_UID = "io.kubernetes.cri.sandbox-uid"
 
@@ -48,9 +48,9 @@ def test_each_pod_has_its_own_directory_and_none_without_one_starts(
         fill(authorities, pod, text)
         container = pod.run()
         assert container.exec("/bin/cat", "/etc/ssl/certs/ca.crt") == text
-        [(source, _, options)] = container.mounts("/etc/ssl/certs")
-        assert source.endswith(f"/{pod.config.metadata.uid}/certs")
-        assert options.startswith("ro")
+        [mount] = container.mounts("/etc/ssl/certs")
+        assert mount.root.endswith(f"/{pod.config.metadata.uid}/certs")
+        assert "ro" in mount.options
     with pytest.raises(CriError, match="certs for mount /etc/ssl/certs does not exist on this node"):
         start_pod(name="third").run()
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
@@ -14,7 +15,6 @@ from e2e.cri.fixtures import StartPod
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
-from e2e.support import Node
 
 
 def missing(node: Node) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.node import Containerd
 from e2e.cri.presets import Presets, assert_its_pod_alone_shares, sh
-from e2e.support import Node
 
 ENV = {
     "DB_PORT": "6379",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import assert_a_remount_writes_nothing
-from e2e.support import Node
 
 REFUSE = CRI_POLICY + "  - {name: alone, sharedProcesses: Refuse}\n"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.conftest import CRI_POLICY
@@ -22,7 +23,6 @@ from e2e.cri.hostile import (
 )
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
-from e2e.support import Node
 from hook.core.base.text import WHERE_TO_LOOK
 
 # What CRI-O writes about a container of kube-system's.
@@ -65,7 +65,7 @@ def test_an_excluded_namespace_is_left_alone(
     pod = start_pod(namespace="kube-system")
     container = pod.run(image=HOSTILE, env=ENV, mounts=[(str(evil), "/etc/ssl/certs")])
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == OVERRIDDEN
-    assert [point for _, point, _ in container.mounts()] == ["/etc/ssl/certs"]
+    assert [mount.point for mount in container.mounts()] == ["/etc/ssl/certs"]
     assert reserved_in(containerd.environ(pod.id)) == {}
     assert "reassert/decision" not in containerd.annotations(container.id)
     assert node.logged() == []

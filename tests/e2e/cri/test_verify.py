@@ -8,13 +8,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
+from harness.paths import RUNTIMES
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.conftest import CRI_POLICY, later
 from e2e.cri.kubelet import exclusive
 from e2e.cri.node import Containerd
 from e2e.cri.verify import housekeeping, verify
-from e2e.support import Node
 from hook.node.probe.readable import READER
 
 pytestmark = marks.promise(

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.node import Node
+from harness.paths import TOP
+
 from e2e.cri.images import PAUSE
 from e2e.cri.node import Containerd
-from e2e.support import TOP, Node
 from hook.node.probe.cri import CallFailed, Cri
 from hook.node.probe.pods import LABEL
 

@@ -12,9 +12,11 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from harness.bundle import APPLETS, containerd_annotations, usual_spec
+from harness.paths import BUSYBOX
+
 from e2e.innocents.node import InnocentNode
 from e2e.innocents.rows import EXCLUDED, Row
-from e2e.support import APPLETS, BUSYBOX, usual_spec
 
 CAPABILITIES = [
     "CHOWN",
@@ -123,11 +125,6 @@ class Tried:
         return sorted(one["message"] for event in self.events for one in event.get("denials", ()))
 
 
-@cache
-def _usual() -> str:
-    return usual_spec()
-
-
 def uid(row: Row) -> str:
     """Of the row's pod."""
     return f"1111-{row.name}"
@@ -216,7 +213,7 @@ def mounts(row: Row) -> list[dict[str, Any]]:
         propagation = _PROPAGATION.get(volume.get("mountPropagation", ""), "rprivate")
         made.append(_bind(source, volume["mountPath"], propagation, "ro" if volume.get("readOnly") else "rw"))
     own = {mount["destination"].rstrip("/") for mount in made}
-    usual = [one for one in json.loads(_usual())["mounts"] if one["destination"] not in own]
+    usual = [one for one in usual_spec()["mounts"] if one["destination"] not in own]
     for mount in usual:
         if row.securityContext.get("privileged") and mount["destination"] in ("/sys", "/sys/fs/cgroup"):
             mount["options"] = [option for option in mount["options"] if option != "ro"]
@@ -253,15 +250,8 @@ def _of_this_machine() -> set[str]:
 
 def cri_annotations(row: Row, namespace: str) -> dict[str, str]:
     """containerd's, of a container of the pod."""
-    return {
-        "io.kubernetes.cri.container-type": "container",
-        "io.kubernetes.cri.container-name": "main",
-        "io.kubernetes.cri.image-name": f"registry.example/{row.name}:1",
-        "io.kubernetes.cri.sandbox-id": "0" * 64,
-        "io.kubernetes.cri.sandbox-name": row.name,
-        "io.kubernetes.cri.sandbox-namespace": namespace,
-        "io.kubernetes.cri.sandbox-uid": uid(row),
-    }
+    image = f"registry.example/{row.name}:1"
+    return containerd_annotations(namespace, row.name, "main", uid=uid(row), image=image)
 
 
 def environment(row: Row) -> list[str]:
@@ -272,15 +262,14 @@ def environment(row: Row) -> list[str]:
 
 def spec(row: Row, namespace: str) -> dict[str, Any]:
     """config.json."""
-    made: dict[str, Any] = json.loads(_usual())
+    made: dict[str, Any] = usual_spec()
     asked, privileged = row.securityContext, bool(row.securityContext.get("privileged"))
     made["root"]["readonly"] = bool(asked.get("readOnlyRootFilesystem"))
     process = made["process"]
-    process.update(terminal=False, args=["/bin/sh", "-c", script(row, namespace == EXCLUDED)], env=environment(row))
+    process.update(args=["/bin/sh", "-c", script(row, namespace == EXCLUDED)], env=environment(row))
     process["user"] = {"uid": asked.get("runAsUser", 0), "gid": asked.get("runAsGroup", 0)}
     process["noNewPrivileges"] = asked.get("allowPrivilegeEscalation") is False
     process["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), capabilities(row))
-    process.pop("rlimits", None)
     made["mounts"] = mounts(row)
     linux = made["linux"]
     shared = {"network": row.hostNetwork, "pid": row.hostPID, "ipc": row.hostIPC}

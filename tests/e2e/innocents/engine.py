@@ -13,6 +13,9 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+from harness.paths import RUNTIMES
+from harness.tools import cleaned, need
+
 from e2e.cri.client import Cri, CriError, call, key_values, messages, wait_for
 from e2e.cri.images import PAUSE, layout, write_images
 from e2e.cri.node import NRI_GENERATIONS, remove_cgroups
@@ -20,7 +23,6 @@ from e2e.innocents import containers
 from e2e.innocents.containers import HOSTILE, Tried
 from e2e.innocents.node import HOOK, OPTIONS, InnocentNode
 from e2e.innocents.rows import EXCLUDED, Row
-from e2e.support import RUNTIMES, cleaned, need
 
 IMAGE = "reassert.test/innocent:1"
 NRI_SOCKET = "/run/nri/nri.sock"

@@ -17,11 +17,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import run
 from unit.kubelet import checkpoint
 from unit.nri.support import Peer
 from unit.ops.trust.authority import bundle, ca, roots
 
-from e2e.support import REASSERT, RUNTIMES, run
 from hook.core.container.allocation import checkpoint_path
 
 _HOLDER = """

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+from harness.paths import TOP
+
 from e2e.innocents.containers import HOSTILE, Tried
 from e2e.innocents.node import InnocentNode
 from e2e.innocents.rows import EXCLUDED, Row
-from e2e.support import TOP
 
 DEFAULT = (TOP / "config/policy.yaml").read_text().replace("  mode: Audit\n", "  mode: Enforce\n")
 """The default policy, after the only edit that it asks for."""

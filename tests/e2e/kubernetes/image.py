@@ -7,8 +7,9 @@ import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from harness.paths import REASSERT, TOP
+
 from e2e.cri.images import layout
-from e2e.support import REASSERT, TOP
 
 NAME = "reassert.test/reassert:1"
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

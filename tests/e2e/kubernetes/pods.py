@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.tools import cleaned
 from unit.kubernetes.chart import find, objects
 
 from e2e.cri.client import Cri, wait_for
 from e2e.kubernetes.image import NAME
 from e2e.kubernetes.kubelet import ConfigMapVolume, container_config, host_path, probe
 from e2e.node.booted import BootedNode
-from e2e.support import cleaned
 
 
 def one_rule(rule: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.tools import cleaned
 from unit.support import ROOT
 
 from e2e.cri.client import CriError, wait_for
@@ -19,7 +20,6 @@ from e2e.kubernetes.pods import POLICY, NodePod, NriPod, one_rule
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
 from e2e.node.engines import FORMATS, RUNC, containerd_config
-from e2e.support import cleaned
 from e2e.trust.authorities import Authority
 from hook import __version__
 

@@ -10,15 +10,16 @@ from typing import Any
 
 import marks
 import pytest
+from harness.node import Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import need, remove_tree, scratch
 from unit.kubernetes.chart import Object
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.client import Container, Pod, call, messages, wait_for
 from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.kubernetes.image import NAME, write_image
 from e2e.kubernetes.pods import NriPod
-from e2e.support import REASSERT, Node, need, remove_tree, scratch
 
 pytestmark = marks.promise("The chart is valid, refuses invalid values, and its pods wire and unwire a node")
 
@@ -115,8 +116,8 @@ def test_it_makes_a_preset_s_directory_in_kubelet_s_of_the_pod(daemon: NriPod, h
     daemon.wait()
     container = hostile(tier="db")
     assert container.exec("/bin/busybox", "stat", "-c", "%a", "/cache") == "777\n"
-    [(source, _, _)] = container.mounts("/cache")
-    assert "/pods/" in source
+    [mount] = container.mounts("/cache")
+    assert "/pods/" in mount.root
 
 
 def test_a_policy_that_is_exchanged_is_taken_up(daemon: NriPod, containerd: Containerd, hostile: Any) -> None:

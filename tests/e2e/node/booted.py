@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.paths import REASSERT, ROOTS, TOP
+from harness.tools import cleaned, need, remove_tree, run, scratch
+
 from e2e.cri.client import Cri, CriError, wait_for
 from e2e.cri.images import IMAGES, PAUSE, write_images
 from e2e.node.engines import CONFIG, FORMATS, containerd_config
 from e2e.node.files import TOPS, Snapshot, snapshot
-from e2e.support import REASSERT, TOP, cleaned, need, remove_tree, run, scratch
 
 BOOT = Path(__file__).with_name("boot.sh")
 BOOT_SECONDS = 90
@@ -66,7 +68,7 @@ class BootedNode:
     def __init__(self, suite: str, files: Mapping[str, str | None], docker: bool) -> None:
         """Prepare it; `boot` starts it. `files`: text by path, None for one of Debian's that is not to be there."""
         self.suite = suite
-        self.root = TOP / "build/roots" / suite
+        self.root = ROOTS / suite
         need((self.root / ".complete").exists(), f"{self.root} (tests/roots.sh {suite})")
         self.directory = scratch()
         self._log = self.directory / "boot.log"

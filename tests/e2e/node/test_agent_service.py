@@ -15,6 +15,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.paths import REASSERT
 
 from e2e.cri.client import Pod, wait_for
 from e2e.node.booted import BootedNode
@@ -33,7 +34,6 @@ from e2e.node.wired import (
     package,
     without_package,
 )
-from e2e.support import REASSERT
 
 pytestmark = [
     marks.promise(

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import APPLETS
+from harness.paths import BUSYBOX
 
 from e2e.cri.client import wait_for
 from e2e.node.booted import BootedNode
@@ -21,7 +23,6 @@ from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.test_today import SUITE, is_as_claimed
 from e2e.node.wired import COMPANY, PACKAGED, package
-from e2e.support import APPLETS, BUSYBOX
 
 pytestmark = marks.promise(
     "A RUN step of `docker build` with BuildKit, of `podman build` and of buildah has the policy's env and mounts, and "

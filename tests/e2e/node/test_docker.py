@@ -9,6 +9,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.tools import cleaned
 
 from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE
@@ -16,7 +17,6 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.wired import PACKAGED, audited, with_program_and_images
-from e2e.support import cleaned
 from hook.node.engines.base import BYPASSES
 
 pytestmark = marks.promise(

@@ -14,6 +14,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
 from ruamel.yaml import YAML
 from unit.kubelet import entry, write_checkpoint
 from unit.support import FIXTURES, ROOT
@@ -22,7 +23,6 @@ from e2e.cri.images import HOSTILE, PAUSE, write_images
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.wired import PACKAGED, package
-from e2e.support import Bundle
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 RECORDED = FIXTURES / "kubelet" / "k1.20-dockershim"

@@ -9,6 +9,7 @@ from functools import cache
 
 import marks
 import pytest
+from harness.tools import need
 
 from e2e.cri.client import CriError
 from e2e.cri.hostile import ENV as HOSTILE_ENV
@@ -20,7 +21,6 @@ from e2e.node.engines import CONFIG, FORMATS, RUNC, Handler, containerd_config, 
 from e2e.node.files import differences
 from e2e.node.wired import COMPANY, PACKAGED, Wirable, audited, package, with_program_and_images
 from e2e.node.wired import FILES as CONTAINERD_FILES
-from e2e.support import need
 
 ARGUMENTS = ["--platform=ptrace", "--network=none", "--ignore-cgroups"]
 FILES = {**COMPANY, **runsc_files(ARGUMENTS, **{"storage-driver": "vfs"})}

@@ -10,6 +10,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.paths import TOP
 
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.hostile import ENV
@@ -17,7 +18,6 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG
 from e2e.node.wired import FILES, PACKAGED, POLICY, POLICY_FILE, Wirable, package, usual_config
-from e2e.support import TOP
 
 pytestmark = [
     marks.promise(

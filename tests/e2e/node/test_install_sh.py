@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import marks
 import pytest
+from harness.paths import TOP
 
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.wired import POLICY_FILE, Wirable
-from e2e.support import TOP
 
 pytestmark = marks.promise(
     "Install wires every handler, tests it, and restarts no container; uninstall restores every byte"

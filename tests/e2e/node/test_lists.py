@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 
 import marks
 import pytest
+from harness.tools import run
 
 from e2e.cri.images import PLAIN
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import FORMATS, RUNC, containerd_config
 from e2e.node.wired import POLICY, POLICY_FILE, PROGRAM
-from e2e.support import run
 from hook.core.reserve.node_paths import ENGINE_PATHS, REASSERT_PATHS, reaches
 
 FILES = {POLICY_FILE: POLICY, "/etc/company-ca/company.crt": "company\n"}

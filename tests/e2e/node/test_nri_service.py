@@ -10,6 +10,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.paths import TOP
 
 from e2e.cri.client import Container, Pod, wait_for
 from e2e.cri.hostile import CA_BUNDLE, assert_only_ours, reserved_in
@@ -17,7 +18,6 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import FORMATS, containerd_config
 from e2e.nri.conftest import NRI_POLICY
-from e2e.support import TOP
 
 UNIT = "reassert-nri.service"
 POLICY = "/etc/reassert/policy.yaml"

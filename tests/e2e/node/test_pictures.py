@@ -20,13 +20,13 @@ import marks
 import pytest
 import recording
 import yaml
+from harness.paths import TOP
 
 from e2e.cri.hostile import ENV
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CONFIG, FORMATS, RUNC, containerd_config
 from e2e.node.wired import FILES, PACKAGED, POLICY, POLICY_FILE, package
-from e2e.support import TOP
 
 SUITE = "trixie"
 COLUMNS = 116

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import marks
 import pytest
+from harness.tools import cleaned
 
 from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE
@@ -15,7 +16,6 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.wired import COMPANY, PACKAGED, audited, with_program_and_images
-from e2e.support import cleaned
 
 pytestmark = marks.promise(
     "Install wires every handler, tests it, and restarts no container; uninstall restores every byte"

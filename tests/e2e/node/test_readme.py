@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import marks
 import pytest
+from harness.paths import TOP
 from unit.ops.trust.authority import bundle, ca, roots
 
 from e2e.node.booted import BootedNode, booted
 from e2e.node.engines import FORMATS, RUNC, containerd_config
-from e2e.support import TOP
 
 POLICY = "/etc/reassert/policy.yaml"
 ROOTS = "/etc/ssl/certs/ca-certificates.crt"

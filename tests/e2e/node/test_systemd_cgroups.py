@@ -10,10 +10,11 @@ from typing import Any
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.node import Node
 
 from e2e.node.booted import ENVIRONMENT, BootedNode
 from e2e.node.conftest import Boot
-from e2e.support import Bundle, Node
 from e2e.test_exclusive import ALLOW_ALL, Machine
 
 PROGRAM = "/src/reassert/dist/reassert/reassert"

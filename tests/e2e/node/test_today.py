@@ -13,13 +13,14 @@ from collections.abc import Iterator
 
 import marks
 import pytest
+from harness.paths import TOP
+from harness.tools import need
 
 from e2e.node.booted import BootedNode
 from e2e.node.commands import ENV, SHOW, Engine, runsc_files
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.wired import COMPANY, audited, with_program_and_images
-from e2e.support import TOP, need
 
 pytestmark = [
     marks.promise("Install wires every handler, tests it, and restarts no container; uninstall restores every byte"),

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import marks
 import pytest
+from harness.node import POLICY, Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import run
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.verify import Verified, Wired, verify_inside
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.engines import CRUN, FORMATS, SANDBOX_IMAGE, Handler, containerd_config
-from e2e.support import POLICY, REASSERT, Node, run
 
 pytestmark = marks.promise(
     "`verify` starts hostile containers, tries every way to a closed device, and reports `protected` only for"

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.tools import cleaned
+
 from e2e.cri.client import Pod
 from e2e.cri.hostile import ENV, OVERRIDDEN, RESERVED, reserved_in
 from e2e.cri.images import write_images
 from e2e.node.booted import BootedNode
 from e2e.node.engines import CONFIG, CRUN, FORMATS, RUNC, Handler, containerd_config
 from e2e.node.files import Snapshot, differences
-from e2e.support import cleaned
 
 PROGRAM = "/src/reassert/dist/reassert/reassert"
 """The frozen program on a booted node, before it is installed."""

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from harness.node import Node
+from harness.paths import REASSERT, RUNTIMES
+from harness.tools import need, remove_tree, scratch
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.fixtures import evil, gpu_node, kubelet, node, runtime, start_pod
 from e2e.cri.hostile import CA_BUNDLE
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.nri import recorder
 from e2e.nri.plugin import Plugin
-from e2e.support import REASSERT, Node, need, remove_tree, scratch
 
 NRI_POLICY = f"""\
 apiVersion: reassert/v1

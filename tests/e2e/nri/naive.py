@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.node import Node
+
 from e2e.cri.client import wait_for
-from e2e.support import Node
 from hook.core.decide import Case
 from hook.nri import ttrpc
 from hook.nri.creation import Decider, Question

@@ -8,8 +8,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from harness.node import Node
+from harness.paths import REASSERT
+
 from e2e.cri.client import wait_for
-from e2e.support import REASSERT, Node
 
 
 class Plugin:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 from unit.kubelet import claim, state
 from unit.podresources import PodResources, answer
 from unit.support import FIXTURES
@@ -25,7 +26,6 @@ from e2e.cri.images import HOSTILE
 from e2e.cri.kubelet import VISIBLE, Kubelet, assert_nothing_but_the_allocated_opens
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
-from e2e.support import Node
 
 pytestmark = one_runtime
 
@@ -126,7 +126,7 @@ def assert_only_its_own(container: Container, number: int) -> None:
     """Env, mount, node and cgroup rule of the toy driver's device, and nothing of the other one."""
     for environ in (container.environ(), container.exec_environ()):
         assert [entry for entry in environ if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-{number}"]
-    assert [mount[1] for mount in container.mounts("/toy")] == [f"/toy/gpu-{number}"]
+    assert [mount.point for mount in container.mounts("/toy")] == [f"/toy/gpu-{number}"]
     assert [entry for entry in container.exec("/bin/ls", "/dev").split() if "toy" in entry] == [f"toygpu{number}"]
     for device, minor in ((1, 11), (2, 12)):
         container.exec("/bin/busybox", "mknod", f"/tmp/gpu{device}", "c", "1", str(minor))

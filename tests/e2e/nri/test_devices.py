@@ -6,6 +6,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -23,7 +24,6 @@ from e2e.cri.kubelet import (
 )
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
-from e2e.support import Node
 
 
 @one_runtime

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from harness.node import Node
+
 from e2e.cri.fixtures import one_runtime
 from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.hostile_pod import BUNDLE, of_result, policy, suite_of
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.naive import naive_plugin, setting
-from e2e.support import Node
 
 LOST = ("env-plugin-then-pod", "env-three", "env-absent", "mount-default")
 

@@ -9,6 +9,7 @@ from threading import Event
 from typing import Any
 
 import marks
+from harness.node import Node
 
 from e2e.cri.client import CriError, Pod
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -17,7 +18,6 @@ from e2e.cri.images import HOSTILE
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.nri.test_override import ENV
-from e2e.support import Node
 
 POLICY = NRI_POLICY.replace("spec:\n", "spec:\n  failurePolicy: Ignore\n") + (
     "  - name: tls\n"

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import marks
 import pytest
+from harness.node import Node
+from harness.paths import REASSERT
 
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.images import PLAIN
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
-from e2e.support import REASSERT, Node
 
 pytestmark = [
     one_runtime,

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import marks
 import pytest
+from harness.tools import suspend
 
 from e2e.cri.client import CriError, Pod, wait_for
 from e2e.cri.fixtures import StartPod
@@ -19,7 +20,6 @@ from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.plugin import Plugin
 from e2e.nri.test_override import ENV
-from e2e.support import suspend
 
 pytestmark = marks.promise("The plugin reconnects by itself, and can be launched by the runtime", about="NRI")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -13,7 +14,6 @@ from e2e.cri.kubelet import VISIBLE, Kubelet, seen_device, visible
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.naive import naive_plugin
-from e2e.support import Node
 
 pytestmark = one_runtime
 

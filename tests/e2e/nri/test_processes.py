@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import assert_a_remount_writes_nothing
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
-from e2e.support import Node
 
 
 @marks.claim("shared-processes", "nri")

@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import marks
 import pytest
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import need, remove_tree, scratch
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.hostile import RESERVED, reserved_in
 from e2e.cri.node import NRI_GENERATIONS, Containerd, Handler, running
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.test_validation import VISIBLE, validates
-from e2e.support import Node, need, remove_tree, scratch
 
 _REQUIRED = """\
 [plugins."io.containerd.nri.v1.nri".default_validator]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import VISIBLE, Kubelet, visible
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
-from e2e.support import Node
 
 pytestmark = one_runtime
 

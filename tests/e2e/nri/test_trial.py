@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import marks
+from harness.node import Node
 
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import visible
 from e2e.nri.conftest import StartPlugin
-from e2e.support import Node
 
 pytestmark = [
     one_runtime,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 
 import marks
+from harness.node import Node
 from unit.podresources import PodResources, answer
 
 from e2e.cri.fixtures import StartPod, one_runtime
 from e2e.cri.kubelet import VISIBLE, visible
 from e2e.cri.test_labels import BY_TYPE
 from e2e.nri.conftest import StartPlugin
-from e2e.support import Node
 
 
 @marks.claim("container-types", "nri")

@@ -10,6 +10,8 @@ import time
 from typing import Any
 
 import pytest
+from harness.node import Node
+from harness.tools import suspend
 
 from e2e.cri.client import CriError, wait_for
 from e2e.cri.fixtures import StartPod, one_runtime
@@ -17,7 +19,6 @@ from e2e.cri.hostile import CA_BUNDLE, RESERVED, reserved_in
 from e2e.cri.node import Containerd
 from e2e.nri.conftest import StartPlugin
 from e2e.nri.naive import Adjust, naive_plugin, setting
-from e2e.support import Node, suspend
 
 pytestmark = one_runtime
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import marks
+from harness.node import Node
+from harness.paths import RUNTIMES
 
-from e2e.conftest import RUNTIMES
 from e2e.cri.kubelet import cdi_spec, exclusive
 from e2e.cri.node import Containerd
 from e2e.cri.verify import verify
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
-from e2e.support import Node
 
 pytestmark = marks.promise(
     "`verify` starts hostile containers, tries every way to a closed device, and reports `protected` only for"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.node import Node
 
 from e2e.cri.client import CriError
 from e2e.cri.fixtures import StartPod
@@ -19,7 +20,6 @@ from e2e.cri.node import Containerd
 from e2e.nri.conftest import NRI_POLICY, StartPlugin
 from e2e.nri.recorder import PROGRAM, Recorder
 from e2e.nri.test_override import ENV, OVERRIDDEN
-from e2e.support import Node
 
 pytestmark = pytest.mark.parametrize("runtime", ["recorder"])
 

@@ -6,7 +6,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.support import TOP, need
+from harness.paths import TOP
+from harness.tools import need
 
 ALONE = ("unshare", "--mount", "--pid", "--fork", "--kill-child")
 """What a command mounts or leaves running goes when it ends."""

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from harness.paths import REASSERT, TOP
+from harness.tools import need, remove_tree, run, scratch
 
 from e2e.packaging.chroot import Chroot
-from e2e.support import REASSERT, TOP, need, remove_tree, run, scratch
 
 FAST = {"DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
 """xz takes 15 seconds."""

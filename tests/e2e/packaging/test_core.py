@@ -11,8 +11,8 @@ from pathlib import Path
 
 import marks
 import pytest
-
-from e2e.support import REASSERT, TOP, need, run
+from harness.paths import REASSERT, TOP
+from harness.tools import need, run
 
 pytestmark = [
     pytest.mark.frozen,

@@ -9,10 +9,11 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import marks
+from harness.paths import REASSERT, TOP
+from harness.tools import need, run
 
 from e2e.packaging.chroot import Chroot
 from e2e.packaging.conftest import BELOW_A_PREFIX, INSTALL, INSTALLED, PLACED, POLICY, UPGRADE, build, frozen
-from e2e.support import REASSERT, TOP, need, run
 from hook.core.policy.store import STORE_FORMAT
 
 pytestmark = marks.promise(

@@ -21,11 +21,12 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.paths import REASSERT, TOP
+from harness.tools import need, remove_tree, run, scratch
 
 from e2e.cri.client import wait_for
 from e2e.packaging.chroot import Chroot
 from e2e.packaging.conftest import BELOW_A_PREFIX, EPOCH, FAST, INSTALLED, PLACED
-from e2e.support import REASSERT, TOP, need, remove_tree, run, scratch
 from hook import __version__
 
 pytestmark = marks.promise(

@@ -12,7 +12,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from e2e.support import REASSERT, TOP, need, run
+from harness.paths import REASSERT, TOP
+from harness.tools import need, run
+
 from hook.cli import GROUPS, command_line
 
 TYPED = {

@@ -20,8 +20,9 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+from harness.tools import run
+
 from e2e.cri.client import wait_for
-from e2e.support import run
 from e2e.trust.authorities import Authority, serving
 
 HOST = "web.example"

@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import pip
+from harness.paths import TOP
+from harness.tools import need, run
 
 from e2e.cri.images import layout
 from e2e.node.booted import ENVIRONMENT, BootedNode, booted
 from e2e.node.wired import PACKAGED, package
 from e2e.sandboxes.outside import ADDRESS, PORTS, WITHOUT_PASSWORD, url
-from e2e.support import TOP, need, run
 from e2e.trust.images import JAVA
 
 WHOLE = os.environ.get("REASSERT_SANDBOXES") == "1"

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from harness.bundle import Bundle
+from harness.paths import REASSERT
+from harness.tools import remove_tree, run, scratch
 
-from e2e.support import REASSERT, Bundle, remove_tree, run, scratch
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.images import lay_out
 

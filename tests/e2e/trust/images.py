@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 
 import pip
-
-from e2e.support import Bundle, run
+from harness.bundle import Bundle
+from harness.tools import run
 
 ROOT = Path(os.environ.get("REASSERT_TRUST_ROOT", "/"))
 """The Debian root below the overlays."""

@@ -13,9 +13,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import need, run
 
 from e2e.runtimes import guarded
-from e2e.support import RUNTIMES, Bundle, Node, Running, need, run
 from e2e.trust.conftest import Company
 from e2e.trust.images import PROGRAMS
 from e2e.trust.test_trust import RUNC, YES_NO, tried

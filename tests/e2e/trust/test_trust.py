@@ -9,9 +9,13 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT
+from harness.tools import run
 
 from e2e.runtimes import guarded
-from e2e.support import REASSERT, Bundle, Node, Running, run
 from e2e.trust.authorities import Authority, serving
 from e2e.trust.conftest import Company
 from e2e.trust.images import BUNDLE, LAYOUTS, PROGRAMS, READ_THERE, answers, probe

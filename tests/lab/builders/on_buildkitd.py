@@ -12,7 +12,10 @@ import pytest
 from e2e.conftest import node
 from e2e.cri.client import wait_for
 from e2e.node.test_builds import base, steps
-from e2e.support import RUNTIMES, Node, run
+from harness import proc
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import run
 
 __all__ = ["node"]
 
@@ -56,10 +59,10 @@ class Buildkit:
 
     def traces(self) -> set[str]:
         """Mounts below its directory, containers of runc, and bundles."""
-        rows = [row.split()[4] for row in Path("/proc/self/mountinfo").read_text().splitlines()]
+        points = [mount.point for mount in proc.read_mounts(below=str(self.directory))]
         containers = run("runc", "list", "--quiet").stdout.split()
         bundles = [str(path) for path in (self.root / "runc-native/executor").glob("*/")]
-        return {*(row for row in rows if row.startswith(str(self.directory))), *containers, *bundles}
+        return {*points, *containers, *bundles}
 
 
 @pytest.fixture

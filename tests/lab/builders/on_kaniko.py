@@ -15,9 +15,13 @@ import pytest
 from e2e.conftest import node
 from e2e.cri.client import wait_for
 from e2e.packaging.test_release import answers, port
-from e2e.support import APPLETS, BUSYBOX, RUNTIMES, TOP, Bundle, Node, Running, need, remove_tree, run, scratch
 from e2e.trust.conftest import Company, company
 from e2e.trust.images import LAYOUTS
+from harness.bundle import APPLETS, Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import BUSYBOX, RUNTIMES, TOP
+from harness.tools import need, remove_tree, run, scratch
 
 __all__ = ["company", "node"]
 

@@ -21,7 +21,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from e2e.kubernetes.image import NAME, write_image
 from e2e.node.booted import BootedNode, booted
-from e2e.support import TOP, run, scratch
+from harness.paths import TOP
+from harness.tools import run, scratch
 from unit.kubernetes.chart import CHART, helm
 
 Object = dict[str, Any]

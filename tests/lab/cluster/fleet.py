@@ -14,7 +14,7 @@ from statistics import quantiles
 from typing import Any
 
 import pytest
-from e2e.support import run
+from harness.tools import run
 from unit.kubernetes.test_facts import ENGINE
 
 from lab.cluster.cluster import CONTROL, NAMESPACE, PROGRAMS, Cluster, Object, control_plane

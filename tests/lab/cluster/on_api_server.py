@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.support import run
+from harness.tools import run
 from unit.kubernetes.chart import KUBERNETES
 
 from lab.cluster.cluster import NAMESPACE, PROGRAMS, TAINT, Cluster, Object, control_plane

@@ -17,8 +17,8 @@ from e2e.cri.images import PLAIN
 from e2e.kubernetes.image import NAME
 from e2e.kubernetes.pods import one_rule
 from e2e.node.engines import CONFIG
-from e2e.support import TOP
 from e2e.trust.authorities import Authority
+from harness.paths import TOP
 from unit.kubernetes.chart import load
 
 from lab.cluster.cluster import CONTROL, NAMESPACE, TAINT, Cluster, Object, running

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from threading import Event, Thread
 
 import pytest
-from e2e.support import run
+from harness.tools import run
 from unit.kubernetes.chart import CHART, find, load, objects
 
 from lab.cluster.cluster import NAMESPACE, PROGRAMS, Cluster, Object, control_plane

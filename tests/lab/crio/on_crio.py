@@ -17,7 +17,8 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
 from e2e.node.files import differences
 from e2e.node.wired import FILES, POLICY, POLICY_FILE, PROGRAM
-from e2e.support import TOP, run
+from harness.paths import TOP
+from harness.tools import run
 
 __all__ = ["boot", "module_boot"]
 

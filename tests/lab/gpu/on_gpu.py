@@ -20,7 +20,11 @@ from typing import Any
 import pytest
 from e2e.agent.support import Agent
 from e2e.conftest import bundle, directory, node
-from e2e.support import REASSERT, TOP, Bundle, Node, Running, need, run
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
+from harness.paths import REASSERT, TOP
+from harness.tools import need, run
 from unit.kubelet import entry, write_checkpoint
 
 __all__ = ["bundle", "directory", "node"]

@@ -24,8 +24,10 @@ from e2e.hostile_pod import policy, suite
 from e2e.nri.conftest import second_line
 from e2e.nri.plugin import Plugin
 from e2e.runtimes import NEWER, hook_entry, real_runtime
-from e2e.support import RUNTIMES, Node, need, run
 from e2e.test_gvisor import OPTIONS, RUNSC
+from harness.node import Node
+from harness.paths import RUNTIMES
+from harness.tools import need, run
 
 from lab.peers.results import RESULTS
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 from e2e.conftest import bundle, directory, node
-from e2e.support import Bundle, Node, Running
 from e2e.trust.conftest import Company, company, image
 from e2e.trust.test_aside import privileged_as_docker
 from e2e.trust.test_trust import RUNC
+from harness.bundle import Bundle
+from harness.container import Running
+from harness.node import Node
 
 from lab.trust.repositories import NEW, build
 

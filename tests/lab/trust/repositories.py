@@ -7,8 +7,8 @@ import shutil
 import textwrap
 from pathlib import Path
 
-from e2e.support import run
 from e2e.trust.images import ROOT
+from harness.tools import run
 
 NEW = "# by the package"
 """A line in each bundle that the packages write."""

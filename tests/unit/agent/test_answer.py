@@ -36,7 +36,7 @@ from hook.entry import SENTRY, protocol
 from hook.entry import hook as hooks
 from hook.entry.write_spec import stamp
 from hook.resident.metrics import NoMetrics
-from unit.core.linux.node import Node, libc
+from unit.core.linux.mountnamespace import MountNamespace, libc
 from unit.shortage import free_descriptors
 from unit.support import CONTAINERD, ROOT, config, document
 
@@ -58,8 +58,8 @@ class Agent:
         self.directory, self.bundle, self.ca = directory, directory / "bundle", directory / "node" / "ca"
         self.bundle.mkdir()
         self.config = self.bundle / "config.json"
-        self.node = Node(directory / "node")
-        mount = {"mountPath": "/etc/ssl", "hostPath": str(self.node.source)}
+        self.ns = MountNamespace(directory / "node")
+        mount = {"mountPath": "/etc/ssl", "hostPath": str(self.ns.source)}
         env = {"name": "env", "env": [{"name": "CA", "value": "/ca.pem"}]}
         rules = env, {"name": "ca", "match": {"namespaces": ["team-ca"]}, "mounts": [mount]}
         (directory / "policy").write_text(document(*rules))
@@ -121,7 +121,7 @@ class Agent:
         self.front.communicate()
         self.clients.close()
         self._thread.shutdown()
-        self.node.close()
+        self.ns.close()
 
 
 @pytest.fixture
@@ -519,10 +519,10 @@ def test_exec_finds_its_container_in_the_records_of_each_runtime(
 def state(agent: Agent, **process: Any) -> bytes:
     """What the runtime gives a hook on stdin, for a container of namespace team-ca that lacks the mount."""
     annotations = {**CONTAINERD, "io.kubernetes.cri.sandbox-namespace": "team-ca"}
-    made = config(["CA=/ca.pem"], annotations=annotations, root={"path": str(agent.node.rootfs)})
+    made = config(["CA=/ca.pem"], annotations=annotations, root={"path": str(agent.ns.rootfs)})
     made["process"] |= process
     agent.config.write_text(json.dumps(made))
-    return json.dumps({"id": "0a", "pid": agent.node.pid, "bundle": str(agent.bundle)}).encode()
+    return json.dumps({"id": "0a", "pid": agent.ns.pid, "bundle": str(agent.bundle)}).encode()
 
 
 def hook(agent: Agent, stage: str, given: bytes, front: int = 0) -> bytes:
@@ -540,7 +540,7 @@ def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
     """An agent that is late could mount after front gave up."""
     given = state(agent)
     assert cold(hook, agent, "createRuntime", given) == "mount"
-    assert not agent.node.rows("/etc/ssl")  # nor by an agent that is late
+    assert not agent.ns.rows("/etc/ssl")  # nor by an agent that is late
 
     class Caller(hooks.HookCaller):
         def state(self) -> bytes:
@@ -549,7 +549,7 @@ def test_agent_mounts_nothing_and_a_cold_hook_does(agent: Agent) -> None:
     where = [f"--{name}={getattr(agent.memory, of)}" for name, of in WHERE]
     caller = Caller(hooks.options_of([*where, "createRuntime"]), {})
     assert agent._thread.submit(hooks.run, caller).result() == 0
-    assert len(agent.node.rows("/etc/ssl")) == 1
+    assert len(agent.ns.rows("/etc/ssl")) == 1
     assert cold(hook, agent, "createRuntime", given) == "mount"  # read-only for a container that can remount
     given = state(agent, capabilities={"bounding": []})
     assert hook(agent, "createRuntime", given) == protocol.go()

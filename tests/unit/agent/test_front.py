@@ -18,7 +18,7 @@ from pathlib import Path
 
 import marks
 import pytest
-from e2e.support import need
+from harness.tools import need
 
 from hook import __version__
 from hook.core.container.spec import CONFIG_LIMIT

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import marks
 import pytest
+from harness.node import Node
 
-from hook.compile.in_force import refresh
 from hook.core.base.errors import TooLarge, Unacceptable, Undecided
 from hook.core.base.text import WHERE_TO_LOOK
 from hook.core.container.identity import identify
@@ -20,7 +19,6 @@ from hook.core.container.spec import Spec
 from hook.core.decide import Case
 from hook.core.plan import Plan
 from hook.core.policy.model import Policy
-from hook.core.policy.store import load
 from hook.core.reserve.edits import Reason
 from hook.core.verdict import CONFIG, Verdict
 from unit.support import POD, WithPolicy, bind, document, policy, spec
@@ -34,18 +32,18 @@ CA = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 Act = Callable[[Plan, Spec], Verdict]
 
 
-class Node:
-    """A policy in a store, and an adapter whose actions a test sets."""
+class DecidingNode(Node):
+    """A node with an adapter whose actions a test sets."""
 
     def __init__(self, directory: Path, *rules: dict[str, Any], **fields: Any) -> None:
-        self.source, self.store = str(directory / "policy.yaml"), str(directory / "s")
-        (directory / "s").mkdir(parents=True)
+        directory.mkdir(exist_ok=True)
+        super().__init__(directory, policy="")
+        self.store.mkdir()
         if rules:
-            Path(self.source).write_text(document(*rules, **fields))
-            refresh(self.source, self.store)
+            self.compile(document(*rules, **fields))
 
     def settle(self, *env: str, act: Act = lambda decided, target: Verdict(CONFIG)) -> Verdict:
-        case = Case(WithPolicy(lambda: load(self.source, self.store), file="/b/config.json"), "0a1b")
+        case = Case(WithPolicy(self.load, file="/b/config.json"), "0a1b")
         target = spec(env=list(env))
         return case.run(lambda: (identify(target), target), act)
 
@@ -62,13 +60,13 @@ def said(verdict: Verdict) -> dict[str, Any]:
 
 
 def test_container_with_nothing_to_say_leaves_no_event(root_dir: Path) -> None:
-    verdict = Node(root_dir, CA).settle("CA=/ca.pem")
+    verdict = DecidingNode(root_dir, CA).settle("CA=/ca.pem")
     assert (verdict.event, verdict.refusal) == (None, "")
     assert not verdict.handed_on, "it is counted"
 
 
 def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
-    verdict = Node(root_dir, CA).settle()
+    verdict = DecidingNode(root_dir, CA).settle()
     assert verdict.refusal == ""
     event = said(verdict)
     assert (event["event"], event["applied"], event["verified"]) == ("container.edited", True, "config.json")
@@ -77,7 +75,7 @@ def test_correction_is_told_with_where_it_was_looked_at(root_dir: Path) -> None:
 
 
 def test_refusal_names_container_and_rule_and_nobody_acts(root_dir: Path) -> None:
-    node = Node(root_dir, {**CA, "onConflict": "Deny"})
+    node = DecidingNode(root_dir, {**CA, "onConflict": "Deny"})
     verdict = node.settle("CA=x", act=lambda decided, target: pytest.fail("it acted"))
     reason = "rule ca: env CA is reserved and was set to something else"
     assert verdict.refusal == f"refused a container of no pod: {reason}{WHERE_TO_LOOK}"
@@ -86,7 +84,7 @@ def test_refusal_names_container_and_rule_and_nobody_acts(root_dir: Path) -> Non
 
 
 def test_node_without_a_policy_refuses_and_says_so(root_dir: Path) -> None:
-    verdict = Node(root_dir).settle()
+    verdict = DecidingNode(root_dir).settle()
     assert "no node policy: " in verdict.refusal
     assert said(verdict)["level"] == "error"
 
@@ -95,7 +93,7 @@ def test_reason_that_an_adapter_finds_while_acting_refuses_and_nothing_counts_as
     def misled(decided: Plan, target: Spec) -> Verdict:
         return Verdict(CONFIG, [Reason("ca", "mount", "misled")])
 
-    verdict = Node(root_dir, CA).settle(act=misled)
+    verdict = DecidingNode(root_dir, CA).settle(act=misled)
     assert verdict.refusal == f"refused a container of no pod: rule ca: misled{WHERE_TO_LOOK}"
     event = said(verdict)
     assert (event["event"], event["applied"], event["verified"]) == ("container.denied", False, "")
@@ -123,7 +121,7 @@ FAILURES: list[tuple[Exception, str]] = [
 def test_failure_to_act_is_decided_by_the_policy_and_is_the_only_event(
     root_dir: Path, fields: dict[str, str], passes: bool, event: str, error: Exception, text: str
 ) -> None:
-    verdict = Node(root_dir, CA, **fields).failing(error)
+    verdict = DecidingNode(root_dir, CA, **fields).failing(error)
     assert verdict.refusal == ("" if passes else f"refused a container of no pod: {text}{WHERE_TO_LOOK}")
     told = said(verdict)
     assert (told["event"], told["level"], told["applied"]) == (event, "warning" if passes else "error", False)
@@ -132,7 +130,7 @@ def test_failure_to_act_is_decided_by_the_policy_and_is_the_only_event(
 
 @pytest.mark.parametrize("mode", ["Enforce", "Audit"])
 def test_what_a_pod_can_cause_is_refused_whatever_the_failure_policy_says(root_dir: Path, mode: str) -> None:
-    verdict = Node(root_dir, CA, failurePolicy="Ignore", mode=mode).failing(Unacceptable("a NUL"))
+    verdict = DecidingNode(root_dir, CA, failurePolicy="Ignore", mode=mode).failing(Unacceptable("a NUL"))
     kind = {"Enforce": "container.denied", "Audit": "container.would-deny"}[mode]
     assert said(verdict)["event"] == kind
     assert bool(verdict.refusal) == (mode == "Enforce")
@@ -142,7 +140,7 @@ def test_what_a_pod_can_cause_is_refused_whatever_the_failure_policy_says(root_d
     "error", [TooLarge("x"), MemoryError("x"), RecursionError("x"), UnicodeEncodeError("utf-8", "x", 0, 1, "x")]
 )
 def test_failure_that_a_containers_own_text_can_cause_is_refused_too(root_dir: Path, error: Exception) -> None:
-    verdict = Node(root_dir, CA, failurePolicy="Ignore").failing(error)
+    verdict = DecidingNode(root_dir, CA, failurePolicy="Ignore").failing(error)
     assert verdict.refusal
     assert said(verdict)["event"] == "container.denied"
 
@@ -167,7 +165,9 @@ def test_a_shortage_starts_no_container_that_was_not_decided_about(
 ) -> None:
     """Another container may keep the agent's descriptors, or fill the disk. In the agent, a cold start is tried."""
     for mode in ("Enforce", "Audit"):
-        verdict = Node(root_dir / mode, CA, failurePolicy="Ignore", mode=mode).failing(made(OSError(code, "short")))
+        verdict = DecidingNode(root_dir / mode, CA, failurePolicy="Ignore", mode=mode).failing(
+            made(OSError(code, "short"))
+        )
         assert bool(verdict.refusal) == (mode == "Enforce")
         assert said(verdict)["event"] == {"Enforce": "container.error", "Audit": "container.would-deny"}[mode]
     case = Case(WithPolicy(lambda: pytest.fail("a policy is not asked for"), started={"start": "warm"}), "0a1b")
@@ -177,20 +177,20 @@ def test_a_shortage_starts_no_container_that_was_not_decided_about(
 
 def test_failure_before_the_policy_was_read_is_decided_by_it_all_the_same(root_dir: Path) -> None:
     for fields, refusal in (({}, f"refused 0a1b: x{WHERE_TO_LOOK}"), ({"failurePolicy": "Ignore"}, "")):
-        node = Node(root_dir / (refusal[:3] or "ignore"), CA, **fields)
-        case = Case(WithPolicy(partial(load, node.source, node.store)), "0a1b")
+        node = DecidingNode(root_dir / (refusal[:3] or "ignore"), CA, **fields)
+        case = Case(WithPolicy(node.load), "0a1b")
         assert case.failed(Undecided("x")).refusal == refusal
 
 
 def test_audit_says_what_enforce_would_do(root_dir: Path) -> None:
-    verdict = Node(root_dir, {**CA, "onConflict": "Deny"}, mode="Audit").settle("CA=x")
+    verdict = DecidingNode(root_dir, {**CA, "onConflict": "Deny"}, mode="Audit").settle("CA=x")
     event = said(verdict)
     assert (event["event"], event["level"], event["applied"]) == ("container.would-deny", "warning", False)
     assert [edit["name"] for edit in event["edits"]] == ["CA"]
 
 
 def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_once(root_dir: Path) -> None:
-    node = Node(root_dir, CA)
+    node = DecidingNode(root_dir, CA)
     handed_on = node.settle(act=lambda decided, target: Verdict(CONFIG, handed_on=True))
     assert (handed_on.event, handed_on.handed_on) == (None, True)
     refused = node.settle(act=lambda decided, target: Verdict(CONFIG, [Reason("", "", "no")], handed_on=True))
@@ -199,7 +199,9 @@ def test_event_that_is_handed_on_is_written_by_who_looks_later_and_a_refusal_at_
 
 def test_event_that_was_handed_on_is_completed(root_dir: Path) -> None:
     draft = {"began": 0, "adapter": "runtime", "edits": [{"name": "CA"}]}
-    event = said(Node(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Verdict(CONFIG, draft=draft)))  # type: ignore[arg-type]  # a stand-in
+    event = said(
+        DecidingNode(root_dir, CA).settle("CA=/ca.pem", act=lambda decided, target: Verdict(CONFIG, draft=draft))
+    )  # type: ignore[arg-type]  # a stand-in
     assert (event["timestamp"], event["adapter"], event["edits"]) == (
         "1970-01-01T00:00:00.000000Z",
         "runtime",
@@ -249,6 +251,6 @@ def test_what_the_container_can_make_writable_is_in_its_event(root_dir: Path, th
         done.remountable = there
         return done
 
-    event = said(Node(root_dir, CA).settle("CA=/evil", act=act))
+    event = said(DecidingNode(root_dir, CA).settle("CA=/evil", act=act))
     assert event.get("remountable", []) == there
     assert ("remountable" in event) is bool(there)

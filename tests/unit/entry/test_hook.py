@@ -24,7 +24,7 @@ from hook.core.reserve.reserved_env import Reserved
 from hook.entry import hook as hooks
 from hook.entry.caller import Options
 from hook.entry.write_spec import stamp
-from unit.core.linux.node import Node
+from unit.core.linux.mountnamespace import MountNamespace
 from unit.nri.support import wait_until
 from unit.support import CONTAINERD, ROOT, SYSTEMD_CGROUP, bind, config, document
 
@@ -72,7 +72,7 @@ class Hooked:
     def __init__(self, directory: Path) -> None:
         self.directory, self.bundle = directory, directory / "bundle"
         self.bundle.mkdir()
-        self.node: Any = None
+        self.ns: Any = None
         self.arguments: list[str] | OSError = ["create", "--bundle", str(self.bundle), "0a"]
         self.pid = os.getpid()
         self._thread = ThreadPoolExecutor(1)
@@ -85,7 +85,7 @@ class Hooked:
 
     def write(self, env: tuple[str, ...] = ("CA=/ca.pem",), name: str = "config.json", **fields: Any) -> None:
         annotations = {**CONTAINERD, **fields.pop("annotations", {})}
-        root = {"path": str(self.node.rootfs) if self.node else "rootfs"}
+        root = {"path": str(self.ns.rootfs) if self.ns else "rootfs"}
         made = config(list(env), **{"annotations": annotations, "root": root, **fields})
         (self.bundle / name).write_text(json.dumps(made))
 
@@ -123,8 +123,8 @@ class Hooked:
 
     def close(self) -> None:
         self._thread.shutdown()
-        if self.node:
-            self.node.close()
+        if self.ns:
+            self.ns.close()
 
 
 @pytest.fixture
@@ -138,15 +138,15 @@ def hooked(root_dir: Path) -> Iterator[Hooked]:
 def mounted(root_dir: Path) -> Iterator[Hooked]:
     """The same, with a mount namespace of the container's own."""
     made = Hooked(root_dir)
-    made.node = Node(root_dir / "node")
-    made.pid = made.node.pid
+    made.ns = MountNamespace(root_dir / "node")
+    made.pid = made.ns.pid
     made.write()
     yield made
     made.close()
 
 
 def ca(hooked: Hooked, **more: Any) -> dict[str, Any]:
-    return {"name": "ca", "mounts": [{"hostPath": str(hooked.node.source), "mountPath": "/etc/ssl", **more}]}
+    return {"name": "ca", "mounts": [{"hostPath": str(hooked.ns.source), "mountPath": "/etc/ssl", **more}]}
 
 
 @pytest.fixture
@@ -411,9 +411,9 @@ def test_event_of_the_wrapper_is_completed(hooked: Hooked) -> None:
 def test_missing_mount_is_placed_looked_at_and_told(mounted: Hooked) -> None:
     mounted.policy(ca(mounted))
     assert mounted.run("--inject-env") == STARTS
-    assert not mounted.node.rows("/etc/ssl")
+    assert not mounted.ns.rows("/etc/ssl")
     assert mounted.run() == STARTS
-    assert len(mounted.node.rows("/etc/ssl")) == 1
+    assert len(mounted.ns.rows("/etc/ssl")) == 1
     event = mounted.event()
     assert (event["event"], event["verified"], event["applied"]) == ("container.edited", "container", True)
     assert [edit["name"] for edit in event["edits"]] == ["/etc/ssl"]
@@ -432,9 +432,9 @@ def test_missing_mount_is_placed_looked_at_and_told(mounted: Hooked) -> None:
 @pytest.mark.users
 def test_relative_root_is_the_bundles(mounted: Hooked) -> None:
     mounted.policy(ca(mounted))
-    mounted.write(root={"path": os.path.relpath(mounted.node.rootfs, mounted.bundle)})
+    mounted.write(root={"path": os.path.relpath(mounted.ns.rootfs, mounted.bundle)})
     assert mounted.run() == STARTS
-    assert len(mounted.node.rows("/etc/ssl")) == 1
+    assert len(mounted.ns.rows("/etc/ssl")) == 1
     mounted.write(root={})
     assert mounted.run() == (1, "config.json has no root.path")
 
@@ -449,15 +449,15 @@ def test_mount_is_not_placed_in_audit_mode_nor_beside_wrong_env(mounted: Hooked)
     mounted.policy(ca(mounted), ENV)
     mounted.write(("CA=/x",))
     assert mounted.run() == (1, WRONG_ENV)
-    assert not mounted.node.rows("/etc/ssl")
+    assert not mounted.ns.rows("/etc/ssl")
 
 
 @pytest.mark.users
 def test_mount_that_nothing_can_put_right_is_refused(mounted: Hooked) -> None:
     mounted.policy(ca(mounted))
-    mounted.node.within((mounted.node.rootfs / "etc/ssl/sub").rmdir)
-    mounted.node.within((mounted.node.rootfs / "etc/ssl").rmdir)
-    mounted.node.within(lambda: (mounted.node.rootfs / "etc/ssl").symlink_to("/"))
+    mounted.ns.within((mounted.ns.rootfs / "etc/ssl/sub").rmdir)
+    mounted.ns.within((mounted.ns.rootfs / "etc/ssl").rmdir)
+    mounted.ns.within(lambda: (mounted.ns.rootfs / "etc/ssl").symlink_to("/"))
     status, line = mounted.run()
     assert (status, line) == (1, "rule ca: /etc/ssl in the image leads to the container's root")
     assert mounted.event()["edits"] == []
@@ -489,7 +489,7 @@ def test_inside_the_container_there_is_no_process_to_enter(mounted: Hooked) -> N
     there = ["nsenter", f"--mount=/proc/{mounted.pid}/ns/mnt"]
     done = subprocess.run([*there, *mounted.command(hooks.CREATE_CONTAINER)], input=state, capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"")
-    assert len(mounted.node.rows("/etc/ssl")) == 1
+    assert len(mounted.ns.rows("/etc/ssl")) == 1
 
 
 @pytest.mark.users
@@ -506,8 +506,8 @@ def test_device_that_was_not_allocated_is_refused_by_config_and_by_what_is_there
     mounted.decided({"CA": "/ca.pem"}, draft=DRAFT, linux={"cgroupsPath": SYSTEMD_CGROUP, **rules})
     assert mounted.run("--handed-on") == STARTS
     assert (mounted.event()["adapter"], mounted.event()["verified"]) == ("runtime", "container")
-    (mounted.node.rootfs / "dev").mkdir()
-    os.mknod(mounted.node.rootfs / "dev/y", stat.S_IFCHR | 0o600, os.makedev(240, 7))
+    (mounted.ns.rootfs / "dev").mkdir()
+    os.mknod(mounted.ns.rootfs / "dev/y", stat.S_IFCHR | 0o600, os.makedev(240, 7))
     status, line = mounted.run("--handed-on")
     assert (status, line.startswith("rule gpu: not allocated: /dev/y in the container is")) == (1, True)
     assert mounted.event()["adapter"] == "runtime"
@@ -518,7 +518,7 @@ def test_mount_that_shows_the_nodes_processes_is_refused(mounted: Hooked) -> Non
     mounted.policy({"name": "alone", "sharedProcesses": "Refuse", "env": [{"name": "CA", "value": "/ca.pem"}]})
     mounted.write(linux={"cgroupsPath": SYSTEMD_CGROUP, "namespaces": [{"type": "pid"}]})
     assert mounted.run() == STARTS
-    mounted.node.mount("/vol", "/proc")
+    mounted.ns.mount("/vol", "/proc")
     status, line = mounted.run()
     assert (status, line.startswith("rule alone: ")) == (1, True)
 

@@ -7,7 +7,7 @@ import platform
 from functools import cache
 from typing import Any
 
-from e2e.support import need
+from harness.tools import need
 from ruamel.yaml import YAML
 
 from unit.support import ROOT

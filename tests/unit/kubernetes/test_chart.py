@@ -13,7 +13,7 @@ import kubernetes_validate
 import marks
 import pytest
 import yaml
-from e2e.support import need
+from harness.tools import need
 
 from hook import __version__
 from hook.compile.compiler import compile_bytes

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import marks
-from e2e.support import need
+from harness.tools import need
 
 from unit.kubernetes.chart import KUBERNETES, Object, find, is_hook, load, objects
 from unit.support import ROOT

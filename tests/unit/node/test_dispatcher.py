@@ -9,7 +9,7 @@ from pathlib import Path
 
 import marks
 import pytest
-from e2e.support import need
+from harness.tools import need
 
 from hook.core.base.errors import ReassertError
 from hook.entry.cmdline import VERBS

@@ -19,7 +19,7 @@ from hook.ops.exits import STATUSES
 from hook.ops.metrics.node import NodeState
 from hook.ops.metrics.prometheus import Metrics
 from unit.node.crio import LOAD, RULE, crio_node, enforce, install
-from unit.ops.audit.test_drift import Node as NodeWithContainers
+from unit.ops.audit.test_drift import NodeWithContainers
 from unit.ops.metrics.support import samples
 from unit.ownmachine import Machine
 from unit.support import called

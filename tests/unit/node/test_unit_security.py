@@ -9,7 +9,7 @@ from typing import Any
 
 import marks
 import pytest
-from e2e.support import need
+from harness.tools import need
 
 from unit.support import ROOT
 

@@ -13,7 +13,7 @@ from typing import Any
 import marks
 import pytest
 from e2e.stalled import stalling
-from e2e.support import need
+from harness.tools import need
 
 from hook.nri import ttrpc
 from hook.nri.plugin import DEADLINE, SERVICE, TICK

@@ -12,7 +12,7 @@ from typing import Any
 import marks
 import pytest
 from e2e.stalled import stalling
-from e2e.support import need
+from harness.tools import need
 from hypothesis import assume, given
 from hypothesis import strategies as st
 

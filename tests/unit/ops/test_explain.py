@@ -15,7 +15,7 @@ from hook.core.container.spec import CONFIG_LIMIT, Spec
 from hook.core.decide import Case
 from hook.core.policy.store import load
 from hook.ops.explain import explain
-from unit.ops.audit.test_drift import Node, node
+from unit.ops.audit.test_drift import NodeWithContainers, node
 from unit.support import CONTAINERD, WithPolicy, bind, called, config, document, reassert
 
 __all__ = ["node"]  # a fixture
@@ -266,7 +266,7 @@ def test_a_target_is_a_file_a_directory_or_standard_input(root_dir: Path, target
     assert names == (["p"] if "pods" in target else ["web-1"])
 
 
-def test_a_target_is_a_container_that_runs(node: Node) -> None:
+def test_a_target_is_a_container_that_runs(node: NodeWithContainers) -> None:
     key = node.start("a", {"CA": "/tmp/x"})
     for word in (key, key[:12], "a", "team-a/a/app"):
         done = called("explain", word, "-o", "json")
@@ -284,7 +284,9 @@ def test_a_target_is_a_container_that_runs(node: Node) -> None:
         ("large", "larger than the limit of"),
     ],
 )
-def test_an_error_says_what_the_target_was_tried_as(node: Node, root_dir: Path, target: str, says: str) -> None:
+def test_an_error_says_what_the_target_was_tried_as(
+    node: NodeWithContainers, root_dir: Path, target: str, says: str
+) -> None:
     policy = root_dir / "directory/policy.yaml"
     policy.parent.mkdir()
     policy.write_text(document(CA))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import marks
 import pytest
-from e2e.support import need
+from harness.tools import need
 
 from hook.core import events
 from hook.core.base import logfile

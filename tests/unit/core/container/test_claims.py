@@ -16,7 +16,7 @@ from hook.core.container.claims import claims
 from hook.core.container.identity import identify
 from hook.core.container.spec import Spec
 from hook.core.plan import Plan
-from unit.allocated import Node, ours, spec
+from unit.allocated import KubeletNode, ours, spec
 from unit.kubelet import claim, state
 from unit.ownmachine import Machine
 from unit.support import FIXTURES, POD, bind, examples
@@ -50,12 +50,12 @@ def test_claims_of_recorded_pods(name: str) -> None:
 
 
 @pytest.fixture
-def recorded(root_dir: Path, machine: Machine) -> Node:
+def recorded(root_dir: Path, machine: Machine) -> KubeletNode:
     """The recorded node: kubelet's two files, and the driver's CDI specs."""
     for path in (RECORDED / "cdi").iterdir():
         machine.file(f"/etc/cdi/{path.name}", path.read_bytes())
     (root_dir / "dra_manager_state").write_bytes((RECORDED / "dra_manager_state.all").read_bytes())
-    node = Node(root_dir, RULE)
+    node = KubeletNode(root_dir, RULE)
     checkpoint = node.allocate()
     checkpoint.write_bytes((RECORDED / "kubelet_internal_checkpoint").read_bytes())
     return node
@@ -63,19 +63,19 @@ def recorded(root_dir: Path, machine: Machine) -> Node:
 
 @marks.claim("exclusive-claims", "runtime")
 @pytest.mark.parametrize("name", CLAIMS)
-def test_what_a_claim_placed_stays(recorded: Node, name: str) -> None:
+def test_what_a_claim_placed_stays(recorded: KubeletNode, name: str) -> None:
     there = config(name)
     assert recorded.decide(there, identify(there, copied=True)).is_empty()
 
 
-def test_what_no_claim_of_the_pods_places_is_refused(recorded: Node) -> None:
+def test_what_no_claim_of_the_pods_places_is_refused(recorded: KubeletNode) -> None:
     """The pod is another node's: this node's kubelet has no claim of it, but a CDI spec that places the same."""
     there = config("n-c17-cdi.main.0")
     refusal = recorded.decide(there, identify(there, copied=True)).refusal()
     assert refusal == "rule gpu: not allocated: mount /toy/gpu-1 from /etc/hostname shows /etc/hostname"
 
 
-def decided(node: Node, **fields: Any) -> Plan:
+def decided(node: KubeletNode, **fields: Any) -> Plan:
     return node.decide(spec(**fields))
 
 
@@ -88,11 +88,11 @@ def written(name: str = "gpu.json", **more: Any) -> None:
 
 
 @pytest.fixture
-def node(root_dir: Path, machine: Machine) -> Node:
+def node(root_dir: Path, machine: Machine) -> KubeletNode:
     """A node with that spec, and a container of the identity POD."""
     Path("/etc/cdi").mkdir()
     written()
-    return Node(root_dir, RULE)
+    return KubeletNode(root_dir, RULE)
 
 
 EACH = [bind(f"/usr/{name}", f"/lib/{name}") for name in ("all", "0", "1")]
@@ -107,13 +107,13 @@ EACH = [bind(f"/usr/{name}", f"/lib/{name}") for name in ("all", "0", "1")]
     ],
     ids=["cri", "annotation", "env"],
 )
-def test_a_device_plugins_cdi_devices_are_allocated(node: Node, answer: dict[str, Any]) -> None:
+def test_a_device_plugins_cdi_devices_are_allocated(node: KubeletNode, answer: dict[str, Any]) -> None:
     node.allocate(ours("1::3" if "envs" in answer else "GPU-4", **answer))
     for mount, stays in zip(EACH, (True, False, True), strict=True):
         assert decided(node, mounts=[mount]).is_empty() is stays, mount
 
 
-def test_a_claims_cdi_devices_are_allocated(node: Node) -> None:
+def test_a_claims_cdi_devices_are_allocated(node: KubeletNode) -> None:
     path = node.root / "dra_manager_state"
     path.write_bytes(state([claim("other", "uid", devices={"d": ["example.com/gpu=0"]})]))
     assert not any(decided(node, mounts=[mount]).is_empty() for mount in EACH)
@@ -125,7 +125,7 @@ def test_a_claims_cdi_devices_are_allocated(node: Node) -> None:
 
 @pytest.mark.parametrize(("asked", "stays"), [(None, [0, 1]), (["example.com/gpu=1"], [1]), ([], [])])
 def test_of_a_claim_only_the_devices_that_kubelet_asked_for_count(
-    node: Node, asked: list[str] | None, stays: list[int]
+    node: KubeletNode, asked: list[str] | None, stays: list[int]
 ) -> None:
     """NRI hands them over, and they are exact for one container; kubelet's record names pods."""
     both = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=0", "example.com/gpu=1"]})
@@ -136,7 +136,7 @@ def test_of_a_claim_only_the_devices_that_kubelet_asked_for_count(
     assert left == stays
 
 
-def error(node: Node) -> str:
+def error(node: KubeletNode) -> str:
     """The one thing that could not be found out."""
     result = decided(node, mounts=EACH)
     assert (list(result.edits), len(result.errors)) == ([], 1)
@@ -163,7 +163,9 @@ REMEDY = "drain the node, remove the file and restart kubelet"
         (state([{"PodUIDs": {"1-2-3": {}}, "DriverState": 1}]), "DriverState is not what kubelet writes"),
     ],
 )
-def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(node: Node, data: bytes, message: str) -> None:
+def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(
+    node: KubeletNode, data: bytes, message: str
+) -> None:
     path = node.root / "dra_manager_state"
     path.write_bytes(data)
     told = error(node)
@@ -173,7 +175,7 @@ def test_a_record_that_cannot_be_read_is_undecided_with_file_and_remedy(node: No
     assert told.endswith(remedy)
 
 
-def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
+def test_a_claim_without_its_spec_is_undecided(node: KubeletNode) -> None:
     entry = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=7"]})
     (node.root / "dra_manager_state").write_bytes(state([entry]))
     told = error(node)
@@ -193,7 +195,9 @@ def test_a_claim_without_its_spec_is_undecided(node: Node) -> None:
         ),
     ],
 )
-def test_a_spec_that_does_not_parse_is_undecided_with_file_line_and_remedy(node: Node, text: str, message: str) -> None:
+def test_a_spec_that_does_not_parse_is_undecided_with_file_line_and_remedy(
+    node: KubeletNode, text: str, message: str
+) -> None:
     path = Path("/etc") / "cdi" / "broken.json"
     path.write_text(text)
     said = f"rule gpu: CDI spec {path}: {message}; correct or remove the file"
@@ -238,13 +242,13 @@ ENV = [
 
 
 @pytest.mark.parametrize(("name", "toy", "nvidia"), ENV, ids=[name for name, _, _ in ENV])
-def test_the_env_of_a_claim_counts_as_allocated(recorded: Node, name: str, toy: str | None, nvidia: str) -> None:
+def test_the_env_of_a_claim_counts_as_allocated(recorded: KubeletNode, name: str, toy: str | None, nvidia: str) -> None:
     if "-c17-" in name:
         for file in ("dra_manager_state", "kubelet_internal_checkpoint"):
             target = recorded.root / ("device-plugins" if file.startswith("kubelet") else ".") / file
             target.write_bytes((RECORDED / f"{file}.containerd1.7").read_bytes())
     for variable, wanted in (("TOY_GPU", toy), ("NVIDIA_VISIBLE_DEVICES", nvidia)):
-        node = Node(recorded.root, env_rule(variable))
+        node = KubeletNode(recorded.root, env_rule(variable))
         there = config(name)
         before = [entry for entry in there.env if entry.startswith(f"{variable}=")]
         decided = node.decide(there, identify(there, copied=True))
@@ -268,27 +272,27 @@ def test_the_env_of_a_claim_counts_as_allocated(recorded: Node, name: str, toy: 
         (["G=other"], "none"),  # of another pod's claim
     ],
 )
-def test_a_claims_value_counts_where_the_container_shows_it(node: Node, there: list[str], wanted: str) -> None:
+def test_a_claims_value_counts_where_the_container_shows_it(node: KubeletNode, there: list[str], wanted: str) -> None:
     written(devices=[{"name": n, "containerEdits": {"env": [f"G={n}"]}} for n in ("c1", "other")])
     mine = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=c1"]})
     (node.root / "dra_manager_state").write_bytes(state([mine]))
-    one = Node(node.root, env_rule("G"))
+    one = KubeletNode(node.root, env_rule("G"))
     assert one.env(*there) == [f"G={wanted}"]
-    every = Node(node.root, {"name": "env", "deviceAllocations": {"env": True}})
+    every = KubeletNode(node.root, {"name": "env", "deviceAllocations": {"env": True}})
     assert every.env(*there) == (["G=c1"] if wanted == "c1" else there)
 
 
-def test_a_device_plugins_value_yields_to_a_claims_only_where_that_stands_last(node: Node) -> None:
+def test_a_device_plugins_value_yields_to_a_claims_only_where_that_stands_last(node: KubeletNode) -> None:
     written(devices=[{"name": "c1", "containerEdits": {"env": ["G=void"]}}])
     mine = claim("mine", POD.uid or "", devices={"d": ["example.com/gpu=c1"]})
     (node.root / "dra_manager_state").write_bytes(state([mine]))
-    one = Node(node.root, env_rule("G"))
+    one = KubeletNode(node.root, env_rule("G"))
     one.allocate(ours("4", envs={"G": "GPU-4"}))
     assert one.env("G=GPU-4", "G=all", "G=void") == ["G=void"]
     assert one.env("G=void", "G=GPU-4") == ["G=GPU-4"]  # this void is the image's
 
 
-def test_a_spec_that_cannot_be_read_is_for_those_who_hold_its_kind(node: Node) -> None:
+def test_a_spec_that_cannot_be_read_is_for_those_who_hold_its_kind(node: KubeletNode) -> None:
     """The others of the pods start; so does who holds another kind."""
     (Path("/etc") / "cdi" / "broken.json").write_text('{"kind": "example.com/gpu", "devices": [{}]}')
     opens_nothing = [{"allow": False, "access": "rwm"}]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hook.core.container.injections import GPUS, PCI
-from unit.allocated import Node, ours, spec
+from unit.allocated import KubeletNode, ours, spec
 from unit.ownmachine import Machine
 from unit.support import bind
 
@@ -31,17 +31,17 @@ NODES = {"nvidia0": 0, "nvidia1": 1, "nvidiactl": 255, "nvidia-uvm": 254}
 
 
 @pytest.fixture
-def node(root_dir: Path, machine: Machine) -> Node:
+def node(root_dir: Path, machine: Machine) -> KubeletNode:
     """A node with two GPUs, whose order on the bus is not that of their minor numbers."""
     machine.devices()
     for bus, uuid, minor in (("0000:07:00.0", "GPU-aaaa", 1), ("0000:0b:00.0", "GPU-bbbb", 0)):
         machine.file(f"{GPUS}/{bus}/information", INFORMATION.format(uuid=uuid, bus=bus, minor=minor))
     for name, minor in NODES.items():
         os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o600, os.makedev(240, minor))
-    return Node(root_dir, {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}})
+    return KubeletNode(root_dir, {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}})
 
 
-def dropped(node: Node) -> list[str]:
+def dropped(node: KubeletNode) -> list[str]:
     """Of all nodes, those that may not be in the container."""
     mounts = [bind(f"/dev/{name}", f"/dev/{name}") for name in NODES]
     rules = [{"allow": False, "access": "rwm"}]
@@ -57,14 +57,14 @@ def dropped(node: Node) -> list[str]:
         ("all", [f"/dev/{name}" for name in NODES]),
     ],
 )
-def test_a_gpu_that_env_names_is_allocated(node: Node, value: str, gone: list[str]) -> None:
+def test_a_gpu_that_env_names_is_allocated(node: KubeletNode, value: str, gone: list[str]) -> None:
     """HAMi's answer has mounts too."""
     mounts = [{"host_path": "/usr/lib", "container_path": "/usr/local/vgpu"}]
     node.allocate(ours("GPU-aaaa-3", resource="nvidia.com/gpu", envs={VISIBLE: value}, mounts=mounts))
     assert dropped(node) == gone
 
 
-def test_where_the_answer_names_nodes_they_are_all(node: Node) -> None:
+def test_where_the_answer_names_nodes_they_are_all(node: KubeletNode) -> None:
     device = {"host_path": "/dev/nvidia0", "container_path": "/dev/nvidia0", "permissions": "rw"}
     node.allocate(ours("x", envs={VISIBLE: "GPU-aaaa"}, devices=[device]))
     assert dropped(node) == ["/dev/nvidia1", "/dev/nvidiactl", "/dev/nvidia-uvm"]
@@ -110,7 +110,7 @@ OWN_DRM = {"dri/card1", "dri/renderD129"}
 )
 @pytest.mark.parametrize("with_nodes", [False, True], ids=["env", "passDeviceSpecs"])
 def test_what_nvidias_runtime_adds_by_the_plugins_env_is_allocated(
-    root_dir: Path, node: Node, env: dict[str, str], stay: set[str], with_nodes: bool
+    root_dir: Path, node: KubeletNode, env: dict[str, str], stay: set[str], with_nodes: bool
 ) -> None:
     """DRM nodes are those of the container's own GPUs. The pod's env says nothing."""
     for name, numbers in MORE.items():
@@ -122,7 +122,7 @@ def test_what_nvidias_runtime_adds_by_the_plugins_env_is_allocated(
         for name in names:
             (tops / bus / "drm" / name).mkdir(parents=True)
     devices = [{"host_path": "/dev/nvidia1", "container_path": "/dev/nvidia1", "permissions": "rw"}]
-    node = Node(root_dir, {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/*"]}})
+    node = KubeletNode(root_dir, {"name": "gpu", "deviceAllocations": {"exclusive": ["/dev/*"]}})
     node.allocate(ours("x", envs=env, devices=devices if with_nodes else []))
     mounts = [bind(f"/dev/{name}", f"/dev/{name}") for name in MORE]
     pods = [f"{name}={value}" for name, value in (("NVIDIA_GDS", "enabled"), (VISIBLE, "GPU-bbbb"))]
@@ -133,7 +133,7 @@ def test_what_nvidias_runtime_adds_by_the_plugins_env_is_allocated(
     assert PCI == "/sys/bus/pci/devices"
 
 
-def test_without_the_driver_nothing_is_named(node: Node) -> None:
+def test_without_the_driver_nothing_is_named(node: KubeletNode) -> None:
     shutil.rmtree(GPUS)
     node.allocate(ours("x", envs={VISIBLE: "GPU-aaaa"}))
     assert len(dropped(node)) == len(NODES)

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 from hook.core.container.allocation import checkpoint_below
 from hook.core.container.identity import APP_TYPES, Identity, identify
 from hook.core.container.spec import Spec
-from unit.allocated import Node
+from unit.allocated import KubeletNode
 from unit.support import FIXTURES, ROOT, called, document, reassert
 
 pytestmark = marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
@@ -52,10 +52,10 @@ CASES = [
 ]
 
 
-def node_with(root: Path, engine: str, checkpoint: str) -> Node:
+def node_with(root: Path, engine: str, checkpoint: str) -> KubeletNode:
     """The example policy on the recorded node. The plugin's mount sources (/etc/hostname) exist on every Debian."""
     rules = yaml_rules()
-    node = Node(root, *rules, exclude={"containerTypes": ["sandbox"]})
+    node = KubeletNode(root, *rules, exclude={"containerTypes": ["sandbox"]})
     path = Path(checkpoint_below(f"{root}/device-plugins"))
     path.parent.mkdir()
     recorded = RECORDED / engine / f"checkpoint{'.' * bool(checkpoint)}{checkpoint}.json"
@@ -117,7 +117,7 @@ def test_a_pods_volume_above_a_plugins_mount_refuses_the_pod_unless_the_rule_let
     shadow = bundle(NEW, "edge.shadow")
     node = node_with(root_dir, NEW, "edge")
     assert "is a volume above the reserved mount /toy/conf; " in node.decide(shadow, identified(shadow)).refusal()
-    allowing = Node(root_dir, {"name": "r", "deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}})
+    allowing = KubeletNode(root_dir, {"name": "r", "deviceAllocations": {"mounts": True, "volumesAbove": "Allow"}})
     assert allowing.correct(shadow, identified(shadow)).mounts[-1].source == "/etc/default"
 
 
@@ -131,7 +131,7 @@ def test_derived_variables_are_not_repaired(root_dir: Path) -> None:
 def test_what_kubelet_and_the_engine_made_of_an_allocation_is_no_conflict(root_dir: Path, engine: str) -> None:
     """Under Deny, the pods that overrode nothing start; those that did are refused for just that."""
     node = node_with(root_dir, engine, "three-pods" if engine == NEW else "")
-    strict = Node(root_dir, *({**rule, "onConflict": "Deny"} for rule in yaml_rules()))
+    strict = KubeletNode(root_dir, *({**rule, "onConflict": "Deny"} for rule in yaml_rules()))
     honest = ["victim.honest", "conflict.two-devs", "conflict.both-two"] if engine == NEW else []
     for name in honest:
         assert strict.decide(bundle(engine, name), identified(bundle(engine, name))).refusal() == ""

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from unit.core.linux.node import Node
+from unit.core.linux.mountnamespace import MountNamespace
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    node = Node(tmp_path)
+def ns(tmp_path: Path) -> Iterator[MountNamespace]:
+    ns = MountNamespace(tmp_path)
     gc.collect()  # else what an earlier test left open is closed in between
     before = len(os.listdir("/proc/self/fd"))
     try:
-        yield node
+        yield ns
         assert len(os.listdir("/proc/self/fd")) == before
     finally:
-        node.close()
+        ns.close()

@@ -19,7 +19,7 @@ from hook.core.reserve.place_mount import PlaceMount
 from hook.core.verdict import Verdict
 from hook.inside.running import NextStart
 from hook.inside.running import Node as NodeInside
-from unit.core.linux.node import Node
+from unit.core.linux.mountnamespace import MountNamespace
 from unit.support import POD, bind, policy, spec
 
 pytestmark = [
@@ -29,14 +29,14 @@ pytestmark = [
 
 
 @pytest.fixture
-def nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
+def nodes(tmp_path: Path) -> Iterator[tuple[MountNamespace, MountNamespace]]:
     """One whose container is as its author asked for it, and one with the same container, corrected."""
-    made = Node(tmp_path / "audit"), Node(tmp_path / "enforce")
+    made = MountNamespace(tmp_path / "audit"), MountNamespace(tmp_path / "enforce")
     try:
         yield made
     finally:
-        for node in made:
-            node.close()
+        for ns in made:
+            ns.close()
 
 
 Volume = tuple[str, str, str]
@@ -45,8 +45,8 @@ Volume = tuple[str, str, str]
 OVER_EACH_OTHER = [{"mountPath": "/etc/ssl"}, {"mountPath": "/x", "hostPath": "sub"}]
 
 
-def decided_for(node: Node, start: Spec, mounts: list[dict[str, Any]]) -> Plan:
-    listed = [{**mount, "hostPath": str(node.source / mount.get("hostPath", ""))} for mount in mounts]
+def decided_for(ns: MountNamespace, start: Spec, mounts: list[dict[str, Any]]) -> Plan:
+    listed = [{**mount, "hostPath": str(ns.source / mount.get("hostPath", ""))} for mount in mounts]
     listed = [{"mountPath": mount["mountPath"], "absent": True} if "absent" in mount else mount for mount in listed]
     return plan(policy({"name": "ca", "mounts": listed}), Container(POD, start))
 
@@ -89,7 +89,7 @@ def decided_for(node: Node, start: Spec, mounts: list[dict[str, Any]]) -> Plan:
     ],
 )
 def test_audit_mode_says_what_enforce_mode_finds(
-    nodes: tuple[Node, Node],
+    nodes: tuple[MountNamespace, MountNamespace],
     mounts: list[dict[str, Any]],
     links: dict[str, str],
     volumes: list[Volume],
@@ -97,73 +97,73 @@ def test_audit_mode_says_what_enforce_mode_finds(
     why: str,
 ) -> None:
     said = []
-    for node in nodes:
+    for ns in nodes:
         for path, target in links.items():
-            (node.rootfs / path).symlink_to(target)
-        sources = {name: str(getattr(node, name)) for _, _, name in volumes if name != "tmpfs"}
+            (ns.rootfs / path).symlink_to(target)
+        sources = {name: str(getattr(ns, name)) for _, _, name in volumes if name != "tmpfs"}
         start = spec(mounts=[bind(at, sources.get(name, "/pod")) for at, _, name in volumes], linux=linux)
-        decided = decided_for(node, start, mounts or [{"mountPath": "/etc/ssl"}])
+        decided = decided_for(ns, start, mounts or [{"mountPath": "/etc/ssl"}])
         assert not decided.denials, "config.json alone does not show it"
-        is_corrected = node is nodes[1]
+        is_corrected = ns is nodes[1]
         corrected = decided.applied(start)
         stay = {id(mount) for mount in corrected.mounts}
         for mount, (_, place, name) in zip(start.mounts, volumes, strict=True):
             if id(mount) in stay or not is_corrected:
-                node.mount(place, sources.get(name, name))
+                ns.mount(place, sources.get(name, name))
         if is_corrected:
             for edit in decided.mounts:
                 place = next((edit.name.replace(f"/{link}", to, 1) for link, to in links.items()), edit.name)
                 if edit.mount:
-                    node.mount(place.replace("/vol/..", "/").replace("//", "/"), edit.source())
-            said.append(node.look(*decided.mounts, of=corrected))
+                    ns.mount(place.replace("/vol/..", "/").replace("//", "/"), edit.source())
+            said.append(ns.look(*decided.mounts, of=corrected))
         else:
-            before = mount_table(node.pid).keys()
-            said.append(foreseen(node, start, decided))
-            assert mount_table(node.pid).keys() == before, "nothing is mounted"
+            before = mount_table(ns.pid).keys()
+            said.append(foreseen(ns, start, decided))
+            assert mount_table(ns.pid).keys() == before, "nothing is mounted"
             for path in linux.get("maskedPaths", ()):
                 place = next((path.replace(f"/{link}", to, 1) for link, to in links.items()), path)
-                if (node.rootfs / place[1:]).is_dir():
-                    node.mount(place)  # the runtime does, afterwards
-            said.append(at_the_next_start(node, start, decided))
+                if (ns.rootfs / place[1:]).is_dir():
+                    ns.mount(place)  # the runtime does, afterwards
+            said.append(at_the_next_start(ns, start, decided))
     assert said[0] == said[1] == said[2]
     assert (why in "".join(said[0])) == bool(said[0] or not why)
     assert bool(said[0]) == bool(why)
 
 
-def foreseen(node: Node, start: Spec, decided: Plan) -> list[str]:
-    call = node._caller.submit(foresee, Verdict(), pid=node.pid, rootfs=str(node.rootfs), decided=decided, spec=start)
+def foreseen(ns: MountNamespace, start: Spec, decided: Plan) -> list[str]:
+    call = ns._caller.submit(foresee, Verdict(), pid=ns.pid, rootfs=str(ns.rootfs), decided=decided, spec=start)
     return [reason.message for reason in call.result().denials]
 
 
-def at_the_next_start(node: Node, start: Spec, decided: Plan) -> list[str]:
+def at_the_next_start(ns: MountNamespace, start: Spec, decided: Plan) -> list[str]:
     """What `audit` says of it, once it runs."""
-    root = node.within(lambda: os.open(node.rootfs, os.O_PATH))
+    root = ns.within(lambda: os.open(ns.rootfs, os.O_PATH))
     try:
-        view = NextStart(root, mount_table(node.pid), start, NodeInside(), decided, str(node.rootfs))
+        view = NextStart(root, mount_table(ns.pid), start, NodeInside(), decided, str(ns.rootfs))
         return [reason.message for reason in view.reasons()]
     finally:
         os.close(root)
 
 
-def test_an_emptydir_that_is_not_made_yet_is_foreseen_too(node: Node) -> None:
-    (node.rootfs / "x").symlink_to("etc/ssl")
-    node.mount("/etc/ssl")
+def test_an_emptydir_that_is_not_made_yet_is_foreseen_too(ns: MountNamespace) -> None:
+    (ns.rootfs / "x").symlink_to("etc/ssl")
+    ns.mount("/etc/ssl")
     start = spec(mounts=[bind("/x")])
-    decided = decided_for(node, start, [{"mountPath": "/etc/ssl"}])
+    decided = decided_for(ns, start, [{"mountPath": "/etc/ssl"}])
     [edit] = decided.mounts
     assert isinstance(edit, PlaceMount)
-    edit.volume = (str(node.source), "hash", -1)
+    edit.volume = (str(ns.source), "hash", -1)
     assert edit.mount
-    edit.mount.oci["source"] = str(node.source / "not-made")
-    assert foreseen(node, start, decided) == [
+    edit.mount.oci["source"] = str(ns.source / "not-made")
+    assert foreseen(ns, start, decided) == [
         "mount /etc/ssl is a volume above the reserved mount /etc/ssl; others who write to the volume could remove the "
         "reserved mount (volumesAbove: Allow permits it)"
     ]
 
 
-def test_what_cannot_be_looked_at_is_not_said(node: Node) -> None:
+def test_what_cannot_be_looked_at_is_not_said(ns: MountNamespace) -> None:
     start = spec(linux={"maskedPaths": ["/etc/ssl"]})
-    decided = decided_for(node, start, [{"mountPath": "/etc/ssl"}])
-    assert len(foreseen(node, start, decided)) == 1
-    node.source.rename(node.source.with_name("away"))
-    assert foreseen(node, start, decided) == []
+    decided = decided_for(ns, start, [{"mountPath": "/etc/ssl"}])
+    assert len(foreseen(ns, start, decided)) == 1
+    ns.source.rename(ns.source.with_name("away"))
+    assert foreseen(ns, start, decided) == []

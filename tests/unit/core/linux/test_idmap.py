@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from e2e.support import need
+from harness.tools import need
 
 from hook.core.base.errors import Unacceptable, named
 from hook.core.linux.idmap import IDMAP_FILES, protect, remountable
 from hook.core.reserve.place_mount import PlaceMount
-from unit.core.linux.node import MS_BIND, MS_REC, Node, Stop, libc, stop
+from unit.core.linux.mountnamespace import MS_BIND, MS_REC, MountNamespace, Stop, libc, stop
 from unit.support import spec
 
 pytestmark = pytest.mark.users  # setns(2), as in test_look
@@ -27,144 +27,144 @@ NO_FILE = "is neither a file nor a directory"
 
 
 @pytest.fixture
-def node(node: Node) -> Node:
-    node.source.parent.chmod(0o755)
-    (node.source / "ca.pem").write_text("of the node")
-    return node
+def ns(ns: MountNamespace) -> MountNamespace:
+    ns.source.parent.chmod(0o755)
+    (ns.source / "ca.pem").write_text("of the node")
+    return ns
 
 
-def protected(node: Node, *edits: PlaceMount, before: Any = lambda: None) -> list[str]:
+def protected(ns: MountNamespace, *edits: PlaceMount, before: Any = lambda: None) -> list[str]:
     """Why mounts stay as they are."""
-    call = partial(protect, node.pid, str(node.rootfs), reserved=edits, spec=spec(), before_mounting=before)
-    return list(node._caller.submit(call).result())
+    call = partial(protect, ns.pid, str(ns.rootfs), reserved=edits, spec=spec(), before_mounting=before)
+    return list(ns._caller.submit(call).result())
 
 
-def idmapped(node: Node, at: str) -> list[bool]:
+def idmapped(ns: MountNamespace, at: str) -> list[bool]:
     """Of each mount at a path, the upper ones first."""
-    return ["idmapped" in row.options for row in reversed(node.rows(at))]
+    return ["idmapped" in row.options for row in reversed(ns.rows(at))]
 
 
-def written(node: Node, file: str) -> str:
+def written(ns: MountNamespace, file: str) -> str:
     """Why a process of the container cannot write a file, once it has made the mount writable. It has all rights."""
 
     def work() -> str:
-        at = f"{node.rootfs}{os.path.dirname(file)}".encode()
+        at = f"{ns.rootfs}{os.path.dirname(file)}".encode()
         assert libc.mount(None, at, None, ctypes.c_ulong(MS_REMOUNT | MS_BIND), None) == 0
         try:
-            Path(f"{node.rootfs}{file}").write_text("of the container")
+            Path(f"{ns.rootfs}{file}").write_text("of the container")
         except OSError as error:
             return os.strerror(error.errno or 0)
         return ""
 
-    return str(node.within(work))
+    return str(ns.within(work))
 
 
 @pytest.fixture
-def edit(node: Node) -> PlaceMount:
-    edit = node.edit("/etc/ssl", "ro")
-    assert node.look(edit, before=lambda: None) == []
-    need(not protected(node, edit), "a kernel and a file system that make idmapped mounts", installed=False)
-    node.within(lambda: libc.umount2(f"{node.rootfs}/etc/ssl".encode(), 2))
-    assert node.look(edit, before=lambda: None) == []
+def edit(ns: MountNamespace) -> PlaceMount:
+    edit = ns.edit("/etc/ssl", "ro")
+    assert ns.look(edit, before=lambda: None) == []
+    need(not protected(ns, edit), "a kernel and a file system that make idmapped mounts", installed=False)
+    ns.within(lambda: libc.umount2(f"{ns.rootfs}/etc/ssl".encode(), 2))
+    assert ns.look(edit, before=lambda: None) == []
     return edit
 
 
-def test_mount_is_replaced_once_by_one_that_nobody_can_write_through(node: Node, edit: PlaceMount) -> None:
-    assert idmapped(node, "/etc/ssl") == [False]
+def test_mount_is_replaced_once_by_one_that_nobody_can_write_through(ns: MountNamespace, edit: PlaceMount) -> None:
+    assert idmapped(ns, "/etc/ssl") == [False]
     with pytest.raises(Stop):
-        protected(node, edit, before=stop)
-    assert idmapped(node, "/etc/ssl") == [False]
+        protected(ns, edit, before=stop)
+    assert idmapped(ns, "/etc/ssl") == [False]
     for _ in range(2):
-        assert protected(node, edit) == []
-        assert idmapped(node, "/etc/ssl") == [True]
-        assert node.look(edit) == [], "it is the reserved one"
-    assert node.within((node.rootfs / "etc/ssl/ca.pem").read_text) == "of the node"
-    assert written(node, "/etc/ssl/ca.pem")
-    assert (node.source / "ca.pem").read_text() == "of the node"
+        assert protected(ns, edit) == []
+        assert idmapped(ns, "/etc/ssl") == [True]
+        assert ns.look(edit) == [], "it is the reserved one"
+    assert ns.within((ns.rootfs / "etc/ssl/ca.pem").read_text) == "of the node"
+    assert written(ns, "/etc/ssl/ca.pem")
+    assert (ns.source / "ca.pem").read_text() == "of the node"
 
 
-def test_mount_that_is_not_replaced_can_be_written_through(node: Node, edit: PlaceMount) -> None:
-    assert written(node, "/etc/ssl/ca.pem") == ""
+def test_mount_that_is_not_replaced_can_be_written_through(ns: MountNamespace, edit: PlaceMount) -> None:
+    assert written(ns, "/etc/ssl/ca.pem") == ""
 
 
-def test_what_came_with_the_source_is_replaced_and_a_volume_below_is_kept(node: Node) -> None:
-    (node.source / "let").mkdir()
-    node.mount(f"{node.source}/sub")
-    node.within(lambda: (node.source / "sub/file").write_text("below"))
-    edit = node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/let"}))
-    node.mount("/etc/ssl", node.source)
-    node.mount("/etc/ssl/let", node.share)
-    node.mount("/etc/ssl/let/a", node.share)  # goes with the one that it is on
-    assert node.look(edit) == []
-    assert protected(node, edit) == []
-    found = {at: idmapped(node, f"/etc/ssl{at}") for at in ("", "/sub", "/let", "/let/a")}
+def test_what_came_with_the_source_is_replaced_and_a_volume_below_is_kept(ns: MountNamespace) -> None:
+    (ns.source / "let").mkdir()
+    ns.mount(f"{ns.source}/sub")
+    ns.within(lambda: (ns.source / "sub/file").write_text("below"))
+    edit = ns.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/let"}))
+    ns.mount("/etc/ssl", ns.source)
+    ns.mount("/etc/ssl/let", ns.share)
+    ns.mount("/etc/ssl/let/a", ns.share)  # goes with the one that it is on
+    assert ns.look(edit) == []
+    assert protected(ns, edit) == []
+    found = {at: idmapped(ns, f"/etc/ssl{at}") for at in ("", "/sub", "/let", "/let/a")}
     assert found == {"": [True], "/sub": [True], "/let": [False], "/let/a": [False]}
-    assert node.look(edit) == []
-    assert node.within((node.rootfs / "etc/ssl/sub/file").read_text) == "below"
-    assert set(node.within(lambda: os.listdir(node.rootfs / "etc/ssl/let"))) == {"a", "b"}
+    assert ns.look(edit) == []
+    assert ns.within((ns.rootfs / "etc/ssl/sub/file").read_text) == "below"
+    assert set(ns.within(lambda: os.listdir(ns.rootfs / "etc/ssl/let"))) == {"a", "b"}
 
 
-def test_reserved_mounts_in_each_other_are_replaced(node: Node, edit: PlaceMount) -> None:
-    inner = node.edit("/etc/ssl/sub", "ro")
-    node.mount("/etc/ssl/sub", node.source)
-    assert node.look(edit, inner) == []
-    assert protected(node, edit, inner) == []
-    assert [idmapped(node, at) for at in ("/etc/ssl", "/etc/ssl/sub")] == [[True], [True]]
+def test_reserved_mounts_in_each_other_are_replaced(ns: MountNamespace, edit: PlaceMount) -> None:
+    inner = ns.edit("/etc/ssl/sub", "ro")
+    ns.mount("/etc/ssl/sub", ns.source)
+    assert ns.look(edit, inner) == []
+    assert protected(ns, edit, inner) == []
+    assert [idmapped(ns, at) for at in ("/etc/ssl", "/etc/ssl/sub")] == [[True], [True]]
 
 
-def test_second_look_finds_directories_that_two_mounts_come_from(node: Node, edit: PlaceMount) -> None:
+def test_second_look_finds_directories_that_two_mounts_come_from(ns: MountNamespace, edit: PlaceMount) -> None:
     """The replaced mounts lie on the directories that they come from, where a second adapter sees them."""
-    sub = str(node.source / "sub")
-    (node.source / "sub/ca.pem").write_text("below")
-    inner = node.edit(
+    sub = str(ns.source / "sub")
+    (ns.source / "sub/ca.pem").write_text("below")
+    inner = ns.edit(
         "/etc/ssl/sub",
         "ro",
         mount={"destination": "/etc/ssl/sub", "type": "bind", "source": sub, "options": ["rbind", "ro"]},
     )
-    other = node.edit("/etc/other", "ro")
-    node.mount("/etc/ssl/sub", sub)
-    node.mount("/etc/other", node.source)
+    other = ns.edit("/etc/other", "ro")
+    ns.mount("/etc/ssl/sub", sub)
+    ns.mount("/etc/other", ns.source)
     for _ in range(2):
-        assert node.look(other, edit, inner) == []
-        assert protected(node, other, edit, inner) == []
-        assert [idmapped(node, at) for at in ("/etc/ssl", "/etc/ssl/sub", "/etc/other")] == [[True]] * 3
+        assert ns.look(other, edit, inner) == []
+        assert protected(ns, other, edit, inner) == []
+        assert [idmapped(ns, at) for at in ("/etc/ssl", "/etc/ssl/sub", "/etc/other")] == [[True]] * 3
 
 
-def test_mount_that_another_one_hides_stays_behind(node: Node, edit: PlaceMount) -> None:
-    node.mount("/etc/ssl/sub", node.share)
-    node.mount("/etc/ssl/sub", node.source)
-    assert protected(node, node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
-    assert idmapped(node, "/etc/ssl/sub") == [False]
-    assert node.within((node.rootfs / "etc/ssl/sub/ca.pem").exists)
+def test_mount_that_another_one_hides_stays_behind(ns: MountNamespace, edit: PlaceMount) -> None:
+    ns.mount("/etc/ssl/sub", ns.share)
+    ns.mount("/etc/ssl/sub", ns.source)
+    assert protected(ns, ns.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
+    assert idmapped(ns, "/etc/ssl/sub") == [False]
+    assert ns.within((ns.rootfs / "etc/ssl/sub/ca.pem").exists)
 
 
-def test_only_read_only_mounts_of_the_policy_are_replaced(node: Node, edit: PlaceMount) -> None:
-    others = node.edit(), node.edit("/etc/ssl", "ro", mount=None), node.edit("/etc/ssl", "ro", origin="plugin")
-    assert protected(node, *others, before=stop) == []
-    assert idmapped(node, "/etc/ssl") == [False]
+def test_only_read_only_mounts_of_the_policy_are_replaced(ns: MountNamespace, edit: PlaceMount) -> None:
+    others = ns.edit(), ns.edit("/etc/ssl", "ro", mount=None), ns.edit("/etc/ssl", "ro", origin="plugin")
+    assert protected(ns, *others, before=stop) == []
+    assert idmapped(ns, "/etc/ssl") == [False]
 
 
-def test_one_that_would_appear_on_the_node_stays(node: Node, edit: PlaceMount) -> None:
-    node.within(lambda: libc.mount(b"none", str(node.rootfs).encode(), None, ctypes.c_ulong(MS_SHARED), None))
-    assert protected(node, edit) == ["/etc/ssl: its mount would appear on the node (mountPropagation: Bidirectional)"]
-    assert idmapped(node, "/etc/ssl") == [False]
+def test_one_that_would_appear_on_the_node_stays(ns: MountNamespace, edit: PlaceMount) -> None:
+    ns.within(lambda: libc.mount(b"none", str(ns.rootfs).encode(), None, ctypes.c_ulong(MS_SHARED), None))
+    assert protected(ns, edit) == ["/etc/ssl: its mount would appear on the node (mountPropagation: Bidirectional)"]
+    assert idmapped(ns, "/etc/ssl") == [False]
 
 
-def test_one_that_holds_the_containers_own_root_stays(node: Node) -> None:
-    top = node.source.parent
+def test_one_that_holds_the_containers_own_root_stays(ns: MountNamespace) -> None:
+    top = ns.source.parent
     mount = {"destination": "/vol", "source": str(top), "options": ["rbind", "ro"]}
-    node.mount("/vol", top, MS_BIND | MS_REC)
-    found = protected(node, node.edit("/vol", mount=mount))
+    ns.mount("/vol", top, MS_BIND | MS_REC)
+    found = protected(ns, ns.edit("/vol", mount=mount))
     assert found == ["/vol: the container's own root is below it on the node"]
 
 
-def test_file_system_that_cannot_be_idmapped_is_said(node: Node, edit: PlaceMount) -> None:
+def test_file_system_that_cannot_be_idmapped_is_said(ns: MountNamespace, edit: PlaceMount) -> None:
     source = Path("/proc/sys/fs/epoll")
     mount = {"destination": "/vol", "source": str(source), "options": ["rbind", "ro"]}
-    node.mount("/vol", source)
-    [found] = protected(node, node.edit("/vol", mount=mount), edit)
+    ns.mount("/vol", source)
+    [found] = protected(ns, ns.edit("/vol", mount=mount), edit)
     assert found == "/vol: it cannot be idmapped: mount_setattr: Invalid argument"
-    assert (idmapped(node, "/vol"), idmapped(node, "/etc/ssl")) == ([False], [True])
+    assert (idmapped(ns, "/vol"), idmapped(ns, "/etc/ssl")) == ([False], [True])
     assert remountable(str(source)) == "it cannot be idmapped: mount_setattr: Invalid argument"
 
 
@@ -182,12 +182,12 @@ def without(number: int) -> None:
     assert libc.prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())
 
 
-def test_kernel_that_makes_no_idmapped_mounts_is_said(node: Node, edit: PlaceMount) -> None:
-    node._caller.submit(without, 442).result()  # mount_setattr(2), the same on every architecture
+def test_kernel_that_makes_no_idmapped_mounts_is_said(ns: MountNamespace, edit: PlaceMount) -> None:
+    ns._caller.submit(without, 442).result()  # mount_setattr(2), the same on every architecture
     why = "it cannot be idmapped: this kernel has no mount_setattr(2); looking at mounts needs Linux 5.12 or later"
-    assert protected(node, edit) == [f"/etc/ssl: {why}"]
-    assert node._caller.submit(remountable, str(node.source)).result() == why
-    assert idmapped(node, "/etc/ssl") == [False]
+    assert protected(ns, edit) == [f"/etc/ssl: {why}"]
+    assert ns._caller.submit(remountable, str(ns.source)).result() == why
+    assert idmapped(ns, "/etc/ssl") == [False]
 
 
 def mode(path: str, bits: int) -> Any:
@@ -216,32 +216,32 @@ def mode(path: str, bits: int) -> Any:
     ],
 )
 def test_what_would_be_read_otherwise_than_on_the_node_stays(
-    node: Node, edit: PlaceMount, change: Any, at: str, why: str
+    ns: MountNamespace, edit: PlaceMount, change: Any, at: str, why: str
 ) -> None:
-    change(node.source)
-    said = f"{named(f'{node.source}{at}')} {why}"
-    assert protected(node, edit) == ([f"/etc/ssl: {said}"] if why else [])
-    assert idmapped(node, "/etc/ssl") == [not why]
-    assert not why or remountable(str(node.source)) == said
+    change(ns.source)
+    said = f"{named(f'{ns.source}{at}')} {why}"
+    assert protected(ns, edit) == ([f"/etc/ssl: {said}"] if why else [])
+    assert idmapped(ns, "/etc/ssl") == [not why]
+    assert not why or remountable(str(ns.source)) == said
 
 
-def test_many_files_are_not_all_looked_at(node: Node, edit: PlaceMount) -> None:
+def test_many_files_are_not_all_looked_at(ns: MountNamespace, edit: PlaceMount) -> None:
     for number in range(IDMAP_FILES - 2):  # beside a file and a directory
-        (node.source / f"sub/{number}").touch()
-    assert protected(node, edit) == []
-    assert idmapped(node, "/etc/ssl") == [True]
-    (node.source / "one more").touch()
-    assert remountable(str(node.source)) == f"{named(str(node.source))} has more than {IDMAP_FILES} files"
+        (ns.source / f"sub/{number}").touch()
+    assert protected(ns, edit) == []
+    assert idmapped(ns, "/etc/ssl") == [True]
+    (ns.source / "one more").touch()
+    assert remountable(str(ns.source)) == f"{named(str(ns.source))} has more than {IDMAP_FILES} files"
 
 
-def test_what_a_container_could_do_is_known_without_one(node: Node, edit: PlaceMount) -> None:
+def test_what_a_container_could_do_is_known_without_one(ns: MountNamespace, edit: PlaceMount) -> None:
     """Newer kernels have a system call that makes a copy without the mapping."""
-    assert remountable(str(node.source)) in ("", "open_tree_attr(2) of this kernel takes the mapping off")
-    assert (node.source / "ca.pem").read_text() == "of the node"
+    assert remountable(str(ns.source)) in ("", "open_tree_attr(2) of this kernel takes the mapping off")
+    assert (ns.source / "ca.pem").read_text() == "of the node"
 
 
-def test_place_that_was_changed_meanwhile_refuses_the_container(node: Node, edit: PlaceMount) -> None:
-    node.within(lambda: (node.rootfs / "etc/link").symlink_to("/etc/none"))
-    gone = node.edit("/etc/link", "ro")
+def test_place_that_was_changed_meanwhile_refuses_the_container(ns: MountNamespace, edit: PlaceMount) -> None:
+    ns.within(lambda: (ns.rootfs / "etc/link").symlink_to("/etc/none"))
+    gone = ns.edit("/etc/link", "ro")
     with pytest.raises(Unacceptable, match="cannot be replaced by an idmapped mount"):
-        protected(node, gone)
+        protected(ns, gone)

@@ -13,7 +13,7 @@ from typing import Any
 import marks
 import pytest
 from e2e.stalled import stalling
-from e2e.support import need
+from harness.tools import need
 
 from hook.core.base.errors import Unacceptable
 from hook.core.facts import Container
@@ -22,27 +22,27 @@ from hook.core.linux.look import look_at_processes
 from hook.core.linux.look_node_paths import look_at_node_paths, places_of
 from hook.core.linux.mountns import mount_id, status_at_once
 from hook.core.plan import plan
-from unit.core.linux.node import MS_BIND, MS_UNBINDABLE, Node, Stop, libc, stop
+from unit.core.linux.mountnamespace import MS_BIND, MS_UNBINDABLE, MountNamespace, Stop, libc, stop
 from unit.ownmachine import Machine
 from unit.support import POD, bind, container, policy, spec
 
 pytestmark = pytest.mark.users  # setns(2) ends a chroot, which rootless.sh makes
 
 
-def test_mount_in_place_is_found_and_what_is_missing_is_placed_unless_the_caller_objects(node: Node) -> None:
-    edit = node.edit("/etc/ssl", "ro")
+def test_mount_in_place_is_found_and_what_is_missing_is_placed_unless_the_caller_objects(ns: MountNamespace) -> None:
+    edit = ns.edit("/etc/ssl", "ro")
     with pytest.raises(Stop):
-        node.look(edit)
-    assert not node.rows("/etc/ssl")
-    assert node.look(edit, before=lambda: None) == []
-    assert ["ro" in row.options for row in node.rows("/etc/ssl")] == [True]
-    assert node.look(edit) == []
+        ns.look(edit)
+    assert not ns.rows("/etc/ssl")
+    assert ns.look(edit, before=lambda: None) == []
+    assert ["ro" in row.options for row in ns.rows("/etc/ssl")] == [True]
+    assert ns.look(edit) == []
     with pytest.raises(Stop):
-        call = partial(protect, node.pid, str(node.rootfs), reserved=[edit], spec=spec(), before_mounting=stop)
-        node._caller.submit(call).result()
-    node.mount("/etc/ssl", node.share)
+        call = partial(protect, ns.pid, str(ns.rootfs), reserved=[edit], spec=spec(), before_mounting=stop)
+        ns._caller.submit(call).result()
+    ns.mount("/etc/ssl", ns.share)
     with pytest.raises(Stop):
-        node.look(edit)  # another directory
+        ns.look(edit)  # another directory
 
 
 @marks.hole(
@@ -50,53 +50,53 @@ def test_mount_in_place_is_found_and_what_is_missing_is_placed_unless_the_caller
     "started: any directory of the node became its writable reserved mount"
 )
 @pytest.mark.parametrize("is_asked_for", [True, False])
-def test_directory_of_the_node_that_a_link_led_to_is_no_emptydir(node: Node, is_asked_for: bool) -> None:
+def test_directory_of_the_node_that_a_link_led_to_is_no_emptydir(ns: MountNamespace, is_asked_for: bool) -> None:
     """A container with a volume of kubelet's pods exchanges the emptyDir and a link; the runtime mounts."""
-    pods = node.source / "pods"
+    pods = ns.source / "pods"
     own, kept = pods / "uid/reassert/hash", pods / "uid/reassert/kept"
     own.mkdir(parents=True)
-    edit = node.edit("/etc/ssl", mount={"destination": "/etc/ssl", "source": str(own), "options": ["rbind"]})
+    edit = ns.edit("/etc/ssl", mount={"destination": "/etc/ssl", "source": str(own), "options": ["rbind"]})
     edit.volume = (str(pods), "hash", -1)
-    node.mount("/etc/ssl", own)
-    assert node.look(edit) == []
+    ns.mount("/etc/ssl", own)
+    assert ns.look(edit) == []
     own.rename(kept)
-    own.symlink_to(node.source / "sub")
+    own.symlink_to(ns.source / "sub")
     with pytest.raises(Unacceptable, match="symbolic links"):
-        node.look(edit)
-    node.mount("/etc/other", own)
+        ns.look(edit)
+    ns.mount("/etc/other", own)
     mount = {"destination": "/etc/other", "source": str(own), "options": ["rbind"]}
-    other = node.edit("/etc/other", mount=mount)
+    other = ns.edit("/etc/other", mount=mount)
     other.volume = edit.volume
     own.unlink()
     kept.rename(own)
-    assert node.look(edit) == []
+    assert ns.look(edit) == []
     of = spec(mounts=[mount] if is_asked_for else [])
-    why = node.look(other, of=of, before=lambda: None)
+    why = ns.look(other, of=of, before=lambda: None)
     link = "a link was there when the runtime mounted it"
     above = "mount /etc/other is a volume above the reserved mount /etc/other"
     assert [(link if is_asked_for else above) in message for message in why] == [True]
 
 
-def test_read_only_is_made_so_below_too(node: Node) -> None:
-    node.mount(f"{node.source}/sub")
-    node.mount("/etc/ssl", node.source)
-    node.mount("/etc/other", node.source)
-    assert node.look(node.edit("/etc/ssl", "ro"), node.edit("/etc/other")) == []
+def test_read_only_is_made_so_below_too(ns: MountNamespace) -> None:
+    ns.mount(f"{ns.source}/sub")
+    ns.mount("/etc/ssl", ns.source)
+    ns.mount("/etc/other", ns.source)
+    assert ns.look(ns.edit("/etc/ssl", "ro"), ns.edit("/etc/other")) == []
     for at, wanted in (("/etc/ssl", True), ("/etc/ssl/sub", True), ("/etc/other", False), ("/etc/other/sub", False)):
-        assert ["ro" in row.options for row in node.rows(at)] == [wanted], at
+        assert ["ro" in row.options for row in ns.rows(at)] == [wanted], at
 
 
-def test_read_only_is_not_what_allow_below_lets_through(node: Node) -> None:
-    node.mount("/etc/ssl", node.source)
-    node.mount("/etc/ssl/sub")
-    assert node.look(node.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
-    assert ["ro" in row.options for at in ("/etc/ssl", "/etc/ssl/sub") for row in node.rows(at)] == [True, False]
+def test_read_only_is_not_what_allow_below_lets_through(ns: MountNamespace) -> None:
+    ns.mount("/etc/ssl", ns.source)
+    ns.mount("/etc/ssl/sub")
+    assert ns.look(ns.edit("/etc/ssl", "ro", companions=frozenset({"/etc/ssl/sub"}))) == []
+    assert ["ro" in row.options for at in ("/etc/ssl", "/etc/ssl/sub") for row in ns.rows(at)] == [True, False]
 
 
-def test_mount_that_came_meanwhile_is_not_trusted(node: Node) -> None:
-    node.mount("/etc/ssl", node.source)
-    assert node.problems(node.edit()) == []
-    assert node.problems(node.edit(), forget="/etc/ssl") == [
+def test_mount_that_came_meanwhile_is_not_trusted(ns: MountNamespace) -> None:
+    ns.mount("/etc/ssl", ns.source)
+    assert ns.problems(ns.edit()) == []
+    assert ns.problems(ns.edit(), forget="/etc/ssl") == [
         "/etc/ssl in the image leads through a mount that was made since"
     ]
 
@@ -107,16 +107,16 @@ def test_place_of_the_nodes_path_in_a_mount_that_came_meanwhile_is_not_known() -
         places_of(decided, {})
 
 
-def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
-    node.mount("/etc/ssl", node.source)
-    assert node.look(node.edit(str(node.share), mount=None)) == [], "it is a mount of the node"
-    node.mount("/", node.share)
-    assert node.problems(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
+def test_mount_over_the_containers_root_is_refused(ns: MountNamespace) -> None:
+    ns.mount("/etc/ssl", ns.source)
+    assert ns.look(ns.edit(str(ns.share), mount=None)) == [], "it is a mount of the node"
+    ns.mount("/", ns.share)
+    assert ns.problems(ns.edit()) == ["/etc/ssl: another mount lies over the container's root"]
     for _ in range(2):
-        assert node.look(node.edit()) == ["/etc/ssl: another mount lies over the container's root"]
-        node.within(lambda: libc.umount2(str(node.rootfs).encode(), 2))  # MNT_DETACH
-        node.within(lambda: libc.umount2(str(node.rootfs).encode(), 2))
-        node.mount("/", node.share)  # in its place
+        assert ns.look(ns.edit()) == ["/etc/ssl: another mount lies over the container's root"]
+        ns.within(lambda: libc.umount2(str(ns.rootfs).encode(), 2))  # MNT_DETACH
+        ns.within(lambda: libc.umount2(str(ns.rootfs).encode(), 2))
+        ns.mount("/", ns.share)  # in its place
 
 
 @pytest.mark.parametrize(
@@ -150,75 +150,75 @@ def test_mount_over_the_containers_root_is_refused(node: Node) -> None:
         ([("/etc/ssl/sub/x", "tmpfs")], {"mount": None, "companions": frozenset({"/etc/ssl/sub"})}, ""),
     ],
 )
-def test_mounts_around_a_reserved_one(node: Node, mounts: list[Any], more: dict[str, Any], why: str) -> None:
+def test_mounts_around_a_reserved_one(ns: MountNamespace, mounts: list[Any], more: dict[str, Any], why: str) -> None:
     """`place`: placing the reserved mount once more corrects it."""
-    top = node.source.parent
+    top = ns.source.parent
     for at, source in mounts:
-        node.mount(at if at.startswith("/") else f"{top}/{at}", source if source == "tmpfs" else top / source)
+        ns.mount(at if at.startswith("/") else f"{top}/{at}", source if source == "tmpfs" else top / source)
     if why == "place":
         with pytest.raises(Stop):
-            node.look(node.edit(**more))
+            ns.look(ns.edit(**more))
     else:
-        found = node.look(node.edit(**more))
+        found = ns.look(ns.edit(**more))
         assert len(found) == bool(why)
         assert why in "".join(found)
 
 
-def test_what_placing_did_not_correct_is_refused(node: Node) -> None:
-    node.within((node.rootfs / "etc/file").touch)
-    node.within(lambda: (node.rootfs / "etc/link").symlink_to("/proc/self"))
-    missing, astray, file = node.edit("/etc/other"), node.edit("/etc/link"), node.edit("/etc/file")
-    assert len(node.look(missing, astray)) == 1, "and nothing is placed"
-    assert "leads to /proc/self" in node.look(missing, astray)[0]
-    assert len(found := node.look(file, before=lambda: None)) == 1
+def test_what_placing_did_not_correct_is_refused(ns: MountNamespace) -> None:
+    ns.within((ns.rootfs / "etc/file").touch)
+    ns.within(lambda: (ns.rootfs / "etc/link").symlink_to("/proc/self"))
+    missing, astray, file = ns.edit("/etc/other"), ns.edit("/etc/link"), ns.edit("/etc/file")
+    assert len(ns.look(missing, astray)) == 1, "and nothing is placed"
+    assert "leads to /proc/self" in ns.look(missing, astray)[0]
+    assert len(found := ns.look(file, before=lambda: None)) == 1
     assert "/etc/file" in found[0]
     assert "is not" not in found[0], "why it could not be placed"
-    node.mount("/etc/ssl")
-    assert "mount /etc/ssl is a volume above" in "".join(node.look(node.edit(), before=lambda: None))
-    shadowed = [node.edit("/vol/sub", volumes_above=True), node.edit("/vol")]  # the second one hides the first
+    ns.mount("/etc/ssl")
+    assert "mount /etc/ssl is a volume above" in "".join(ns.look(ns.edit(), before=lambda: None))
+    shadowed = [ns.edit("/vol/sub", volumes_above=True), ns.edit("/vol")]  # the second one hides the first
     why = "/vol/sub in the image does not lead to the reserved mount (a symbolic link?)"
-    assert node.look(*shadowed, before=lambda: None) == [why]
+    assert ns.look(*shadowed, before=lambda: None) == [why]
 
 
-def test_what_rbind_leaves_out_is_not_missed(node: Node) -> None:
+def test_what_rbind_leaves_out_is_not_missed(ns: MountNamespace) -> None:
     """What is unbindable, with all below it; and the container's own tree, which came later."""
-    node.mount(f"{node.source}/sub")
-    node.mount(f"{node.source}/sub/below")
-    node.mount(f"{node.source}/sub", "none", MS_UNBINDABLE)
-    node.mount("/etc/ssl", node.source)
-    assert node.look(node.edit()) == []
-    node.mount(f"{node.source}/later")
-    plain = {"destination": "/etc/ssl", "source": str(node.source), "options": ["bind"]}
-    assert node.look(node.edit(mount=plain)) == []
+    ns.mount(f"{ns.source}/sub")
+    ns.mount(f"{ns.source}/sub/below")
+    ns.mount(f"{ns.source}/sub", "none", MS_UNBINDABLE)
+    ns.mount("/etc/ssl", ns.source)
+    assert ns.look(ns.edit()) == []
+    ns.mount(f"{ns.source}/later")
+    plain = {"destination": "/etc/ssl", "source": str(ns.source), "options": ["bind"]}
+    assert ns.look(ns.edit(mount=plain)) == []
     for companion, is_missed in (("/etc/ssl/later", False), ("/etc/ssl/lat", True)):
-        edit = node.edit(companions=frozenset({companion}))
+        edit = ns.edit(companions=frozenset({companion}))
         with pytest.raises(Stop) if is_missed else nullcontext():
-            assert node.look(edit) == []
-    top = node.source.parent
+            assert ns.look(edit) == []
+    top = ns.source.parent
     whole = {"destination": "/vol", "source": str(top), "options": ["rbind"]}
-    node.mount("/vol", top)
-    assert node.look(node.edit("/vol", mount=whole)) == []
+    ns.mount("/vol", top)
+    assert ns.look(ns.edit("/vol", mount=whole)) == []
 
 
-def test_link_in_a_volume_leads_to_no_reserved_mount(node: Node) -> None:
-    node.mount("/etc/ssl", node.source)
-    node.mount("/vol")
-    node.within(lambda: (node.rootfs / "vol/link").symlink_to("/etc/ssl"))
-    assert "mount /vol is a volume above the reserved mount /vol/link" in "".join(node.look(node.edit("/vol/link")))
-    assert node.look(node.edit("/vol/link", volumes_above=True)) == []
+def test_link_in_a_volume_leads_to_no_reserved_mount(ns: MountNamespace) -> None:
+    ns.mount("/etc/ssl", ns.source)
+    ns.mount("/vol")
+    ns.within(lambda: (ns.rootfs / "vol/link").symlink_to("/etc/ssl"))
+    assert "mount /vol is a volume above the reserved mount /vol/link" in "".join(ns.look(ns.edit("/vol/link")))
+    assert ns.look(ns.edit("/vol/link", volumes_above=True)) == []
 
 
-def test_directory_that_another_mount_brought_is_not_the_reserved_one(node: Node) -> None:
-    node.mount("/vol", node.source)
-    source = {"destination": "/vol/sub", "source": f"{node.source}/sub", "options": ["rbind"]}
+def test_directory_that_another_mount_brought_is_not_the_reserved_one(ns: MountNamespace) -> None:
+    ns.mount("/vol", ns.source)
+    source = {"destination": "/vol/sub", "source": f"{ns.source}/sub", "options": ["rbind"]}
     with pytest.raises(Stop):
-        node.look(node.edit("/vol/sub", mount=source, volumes_above=True))
+        ns.look(ns.edit("/vol/sub", mount=source, volumes_above=True))
 
 
-def test_reserved_mount_below_another_one_is_no_stranger_there(node: Node) -> None:
-    node.mount("/etc/ssl", node.source)
-    node.mount("/etc/ssl/sub", node.source)
-    assert node.look(node.edit(), node.edit("/etc/ssl/sub")) == []
+def test_reserved_mount_below_another_one_is_no_stranger_there(ns: MountNamespace) -> None:
+    ns.mount("/etc/ssl", ns.source)
+    ns.mount("/etc/ssl/sub", ns.source)
+    assert ns.look(ns.edit(), ns.edit("/etc/ssl/sub")) == []
 
 
 @pytest.mark.parametrize(
@@ -230,10 +230,10 @@ def test_reserved_mount_below_another_one_is_no_stranger_there(node: Node) -> No
         ("link", "/etc/link in the image cannot be reached: Too many levels of symbolic links"),
     ],
 )
-def test_link_of_the_image_at_the_reserved_path(node: Node, target: str, why: str) -> None:
-    node.within(lambda: (node.rootfs / "etc/link").symlink_to(target))
-    node.mount("/etc/ssl", node.source)
-    assert node.look(node.edit("/etc/link")) == ([why] if why else [])
+def test_link_of_the_image_at_the_reserved_path(ns: MountNamespace, target: str, why: str) -> None:
+    ns.within(lambda: (ns.rootfs / "etc/link").symlink_to(target))
+    ns.mount("/etc/ssl", ns.source)
+    assert ns.look(ns.edit("/etc/link")) == ([why] if why else [])
 
 
 TO_IT = "of the container leads to the reserved mount /etc/ssl"
@@ -265,14 +265,14 @@ IN_VOLUME = "of the container is in the volume /vol, in which others can lead it
     ],
 )
 def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
-    node: Node, more: dict[str, Any], link: tuple[str, str], why: str
+    ns: MountNamespace, more: dict[str, Any], link: tuple[str, str], why: str
 ) -> None:
-    node.within(lambda: (node.rootfs / link[0]).symlink_to(link[1]))
+    ns.within(lambda: (ns.rootfs / link[0]).symlink_to(link[1]))
     if "console" in why:
-        node.within(lambda: (node.rootfs / "etc/console").symlink_to("/etc/ssl/console"))
-    node.mount("/vol", f"{node.share}/a")
-    node.mount("/etc/ssl", node.source)
-    found = node.look(node.edit(), of=spec(**more))
+        ns.within(lambda: (ns.rootfs / "etc/console").symlink_to("/etc/ssl/console"))
+    ns.mount("/vol", f"{ns.share}/a")
+    ns.mount("/etc/ssl", ns.source)
+    found = ns.look(ns.edit(), of=spec(**more))
     assert found == [] if not why else found[0].startswith(why), "the first one; a device's directory comes before it"
 
 
@@ -287,45 +287,47 @@ def test_what_the_runtime_still_makes_leads_to_no_reserved_mount(
         ("/proc", "/vol/self/x", "masked path /vol/self/x of the container leads through a process's link in a proc"),
     ],
 )
-def test_path_in_a_volume_counts_where_others_can_change_it(node: Node, source: str, path: str, why: str) -> None:
+def test_path_in_a_volume_counts_where_others_can_change_it(
+    ns: MountNamespace, source: str, path: str, why: str
+) -> None:
     if source == "the node's /dev":
-        node.within(lambda: node._call(node.share, Path("/dev"), MS_BIND))
-    node.mount(path[:4], source if source in ("tmpfs", "/proc") else node.share)
-    node.mount("/etc/ssl", node.source)
+        ns.within(lambda: ns._call(ns.share, Path("/dev"), MS_BIND))
+    ns.mount(path[:4], source if source in ("tmpfs", "/proc") else ns.share)
+    ns.mount("/etc/ssl", ns.source)
     masked = spec(linux={"maskedPaths": [path]})
-    found = node.look(node.edit(), of=masked)
+    found = ns.look(ns.edit(), of=masked)
     assert (found[0].startswith(why), len(found)) == (True, 1) if why else found == []
-    assert bool(node.look(node.edit(volumes_above=True), of=masked)) == bool(why), "it is not above"
-    assert node.look(node.edit("/etc/other", mount=None), of=spec(linux={"maskedPaths": ["/etc/other"]})) == []
+    assert bool(ns.look(ns.edit(volumes_above=True), of=masked)) == bool(why), "it is not above"
+    assert ns.look(ns.edit("/etc/other", mount=None), of=spec(linux={"maskedPaths": ["/etc/other"]})) == []
 
 
-def test_masked_path_in_a_volume_that_may_be_above_starts(node: Node) -> None:
+def test_masked_path_in_a_volume_that_may_be_above_starts(ns: MountNamespace) -> None:
     """Who can write to that volume can take the reserved mount away too."""
-    node.mount("/etc", node.share)
-    node.within(lambda: [(node.rootfs / "etc" / name).mkdir() for name in ("ssl", "masked")])
-    node.mount("/etc/ssl", node.source)
-    edit, masked = node.edit(volumes_above=True), spec(linux={"maskedPaths": ["/etc/masked/x"]})
-    assert node.look(edit, of=masked) == []
-    node.mount("/vol", node.share)
-    [reason] = node.look(edit, of=spec(linux={"maskedPaths": ["/etc/masked/x", "/vol/x"]}))
+    ns.mount("/etc", ns.share)
+    ns.within(lambda: [(ns.rootfs / "etc" / name).mkdir() for name in ("ssl", "masked")])
+    ns.mount("/etc/ssl", ns.source)
+    edit, masked = ns.edit(volumes_above=True), spec(linux={"maskedPaths": ["/etc/masked/x"]})
+    assert ns.look(edit, of=masked) == []
+    ns.mount("/vol", ns.share)
+    [reason] = ns.look(edit, of=spec(linux={"maskedPaths": ["/etc/masked/x", "/vol/x"]}))
     assert reason.startswith(f"masked path /vol/x {IN_VOLUME}")
 
 
 @pytest.mark.parametrize(
     ("below", "shows"), [("", True), ("/PID", True), ("/PID/task", True), ("/PID/fd", True), ("/PID/net", False)]
 )
-def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: bool) -> None:
+def test_procfs_of_the_node_shows_its_processes(ns: MountNamespace, below: str, shows: bool) -> None:
     def said(root: Path) -> list[tuple[str, str]]:
-        found = node._caller.submit(look_at_processes, node.pid, str(root), "alone").result()
+        found = ns._caller.submit(look_at_processes, ns.pid, str(root), "alone").result()
         assert {reason.kind for reason in found} <= {"sharedProcesses"}
         return [(reason.rule, reason.message) for reason in found]
 
-    assert said(node.rootfs) == []
-    (node.rootfs / "vol/etc").mkdir()
+    assert said(ns.rootfs) == []
+    (ns.rootfs / "vol/etc").mkdir()
     for at in ("/vol/etc", "/vol"):
-        node.mount(at, "/proc" + below.replace("PID", str(os.getpid())))
+        ns.mount(at, "/proc" + below.replace("PID", str(os.getpid())))
         why = "the container has the node's processes in the volume /vol/etc, and sharedProcesses is Refuse"
-        assert said(node.rootfs) == ([("alone", why)] if shows else []), "the first of them"
+        assert said(ns.rootfs) == ([("alone", why)] if shows else []), "the first of them"
 
 
 @pytest.mark.parametrize(
@@ -338,18 +340,18 @@ def test_procfs_of_the_node_shows_its_processes(node: Node, below: str, shows: b
     ],
 )
 def test_volume_reaches_a_file_of_reassert_that_it_can_make_and_one_of_an_engine_that_is_there(
-    machine: Machine, node: Node, source: str, own: str, engines: str
+    machine: Machine, ns: MountNamespace, source: str, own: str, engines: str
 ) -> None:
     machine.file("/usr/local/lib/beside/file")
     rules = policy({"name": "r", "env": [{"name": "A", "absent": True}]})
     rules.path = "/usr/local/lib/a/b/policy.yaml"
     start = spec(mounts=[bind("/vol", source)])
     decided = plan(rules, Container(POD, start))
-    node.mount("/vol", source)
+    ns.mount("/vol", source)
 
     def look() -> tuple[list[str], list[str]]:
-        arguments = node.pid, str(node.rootfs), decided, start
-        found = node._caller.submit(look_at_node_paths, *arguments).result()
+        arguments = ns.pid, str(ns.rootfs), decided, start
+        found = ns._caller.submit(look_at_node_paths, *arguments).result()
         return [reason.message.partition(": ")[0] for reason in found.denials], found.node_paths
 
     why = [f"the volume /vol can be written and reaches {own} of reassert, and nodePaths.reassert is Refuse"]

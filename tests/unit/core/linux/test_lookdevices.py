@@ -18,7 +18,7 @@ import pytest
 from hook.core.base.errors import Unacceptable
 from hook.core.linux import lookdevices
 from hook.core.linux.lookdevices import devices_below, look_at_devices
-from unit.core.linux.node import MS_BIND, Node, libc
+from unit.core.linux.mountnamespace import MS_BIND, MountNamespace, libc
 
 pytestmark = pytest.mark.users  # mknod(2)
 
@@ -32,10 +32,10 @@ CLOSED: Any = SimpleNamespace(
 )
 
 
-def looked(node: Node, **more: Any) -> set[str]:
+def looked(ns: MountNamespace, **more: Any) -> set[str]:
     """Where the container has something that it must not have. `more`: of the policy."""
     closed: Any = SimpleNamespace(**{**vars(CLOSED), **more})
-    found = node._caller.submit(look_at_devices, node.pid, str(node.rootfs), closed).result()
+    found = ns._caller.submit(look_at_devices, ns.pid, str(ns.rootfs), closed).result()
     assert {reason.rule for reason in found} <= {"gpu"}
     return {reason.message.split()[2] for reason in found}
 
@@ -125,51 +125,49 @@ def node_at(path: Path, minor: int = 0, kind: int = stat.S_IFCHR) -> None:
     os.mknod(path, kind | 0o600, os.makedev(240, minor))
 
 
-def test_every_device_below_dev_is_found_and_nothing_else(node: Node) -> None:
-    dev = node.rootfs / "dev"
+def test_every_device_below_dev_is_found_and_nothing_else(ns: MountNamespace) -> None:
+    dev = ns.rootfs / "dev"
     for path in ("gpu", "a/b/gpu", "a/c"):
         node_at(dev / path)
     node_at(dev / "other", 1)
     node_at(dev / "block", kind=stat.S_IFBLK)
-    node_at(node.rootfs / "elsewhere/gpu")
+    node_at(ns.rootfs / "elsewhere/gpu")
     (dev / "link").symlink_to("/elsewhere")
     (dev / "file").touch()
-    assert looked(node) == {"/dev/gpu", "/dev/a/b/gpu", "/dev/a/c"}
-    (node.rootfs / "dev").rename(node.rootfs / "moved")
-    assert looked(node) == set(), "without /dev there is none"
-    (node.rootfs / "dev").symlink_to("/moved")
-    assert looked(node) == {"/dev/gpu", "/dev/a/b/gpu", "/dev/a/c"}
+    assert looked(ns) == {"/dev/gpu", "/dev/a/b/gpu", "/dev/a/c"}
+    (ns.rootfs / "dev").rename(ns.rootfs / "moved")
+    assert looked(ns) == set(), "without /dev there is none"
+    (ns.rootfs / "dev").symlink_to("/moved")
+    assert looked(ns) == {"/dev/gpu", "/dev/a/b/gpu", "/dev/a/c"}
 
 
-def test_device_on_a_mount_without_devices_is_none(node: Node) -> None:
-    (node.rootfs / "dev").mkdir()
-    node.mount("/dev/shm")
-    node.mount("/dev/nodev")
+def test_device_on_a_mount_without_devices_is_none(ns: MountNamespace) -> None:
+    (ns.rootfs / "dev").mkdir()
+    ns.mount("/dev/shm")
+    ns.mount("/dev/nodev")
     for path in ("shm/gpu", "nodev/gpu"):
-        node.within(lambda path=path: node_at(node.rootfs / "dev" / path))
-    assert looked(node) == {"/dev/shm/gpu", "/dev/nodev/gpu"}
-    at = f"{node.rootfs}/dev/nodev".encode()
+        ns.within(lambda path=path: node_at(ns.rootfs / "dev" / path))
+    assert looked(ns) == {"/dev/shm/gpu", "/dev/nodev/gpu"}
+    at = f"{ns.rootfs}/dev/nodev".encode()
     flags = ctypes.c_ulong(MS_REMOUNT | MS_BIND | MS_NODEV)
-    assert node.within(lambda: libc.mount(None, at, None, flags, None)) == 0
-    assert looked(node) == {"/dev/shm/gpu"}
+    assert ns.within(lambda: libc.mount(None, at, None, flags, None)) == 0
+    assert looked(ns) == {"/dev/shm/gpu"}
 
 
-def test_mount_of_a_device_and_of_its_directory_are_found_where_they_are(node: Node) -> None:
-    node.within(lambda: node_at(node.share / "d/gpu"))
-    (node.rootfs / "opt/gpu").parent.mkdir()
-    (node.rootfs / "opt/gpu").touch()
-    node.within(
-        lambda: libc.mount(f"{node.share}/d/gpu".encode(), f"{node.rootfs}/opt/gpu".encode(), None, MS_BIND, None)
-    )
-    assert looked(node) == {"/opt/gpu"}
-    node.mount("/vol", node.share / "d")
-    inode = node.within(lambda: os.stat(node.share / "d").st_ino)
-    assert looked(node, directory=lambda found, _: (GPU, "g (c 240:0)") if found[1] == inode else None) == {
+def test_mount_of_a_device_and_of_its_directory_are_found_where_they_are(ns: MountNamespace) -> None:
+    ns.within(lambda: node_at(ns.share / "d/gpu"))
+    (ns.rootfs / "opt/gpu").parent.mkdir()
+    (ns.rootfs / "opt/gpu").touch()
+    ns.within(lambda: libc.mount(f"{ns.share}/d/gpu".encode(), f"{ns.rootfs}/opt/gpu".encode(), None, MS_BIND, None))
+    assert looked(ns) == {"/opt/gpu"}
+    ns.mount("/vol", ns.share / "d")
+    inode = ns.within(lambda: os.stat(ns.share / "d").st_ino)
+    assert looked(ns, directory=lambda found, _: (GPU, "g (c 240:0)") if found[1] == inode else None) == {
         "/opt/gpu",
         "/vol",
     }
-    node.mount("/vol")
-    assert looked(node, directory=lambda found, _: (GPU, "g") if found[1] == inode else None) == {"/opt/gpu"}, (
+    ns.mount("/vol")
+    assert looked(ns, directory=lambda found, _: (GPU, "g") if found[1] == inode else None) == {"/opt/gpu"}, (
         "it is hidden"
     )
 

@@ -16,7 +16,7 @@ from hook.core.container.oci import Json, Mount
 from hook.core.linux.mountns import clone_source
 from hook.core.linux.place import placed
 from hook.core.reserve.place_mount import PlaceMount
-from unit.core.linux.node import MS_BIND, Node
+from unit.core.linux.mountnamespace import MS_BIND, MountNamespace
 from unit.support import spec
 
 pytestmark = [pytest.mark.openat2, pytest.mark.users]  # setns(2) ends the root directory of tests/rootless.sh
@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.openat2, pytest.mark.users]  # setns(2) ends the root 
 MS_SHARED = 1 << 20
 
 
-class Places(Node):
-    """A node on which `source` has a certificate. `peer`: where a shared mount is mounted too."""
+class Places(MountNamespace):
+    """One whose `source` has a certificate. `peer`: where a shared mount is mounted too."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -64,93 +64,93 @@ class Places(Node):
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Places]:
-    node = Places(tmp_path)
-    yield node
-    node.close()
+def ns(tmp_path: Path) -> Iterator[Places]:
+    ns = Places(tmp_path)
+    yield ns
+    ns.close()
 
 
-def test_what_is_missing_on_the_way_is_made_as_a_runtime_makes_it(node: Places) -> None:
+def test_what_is_missing_on_the_way_is_made_as_a_runtime_makes_it(ns: Places) -> None:
     os.umask(umask := os.umask(0))
-    assert node.place("/opt/ca/certs") == []
-    assert node.seen("/opt/ca/certs/certificate") == "of the node"
-    assert node.place("/srv/ca/certificate", node.source / "certificate") == []
-    assert node.seen("/srv/ca/certificate") == "of the node"
-    assert node.place("/file", node.source / "certificate") == []
-    assert node.seen("/file") == "of the node"
-    modes = {path: os.stat(node.rootfs / path).st_mode for path in ("opt", "opt/ca", "opt/ca/certs", "srv/ca", "file")}
+    assert ns.place("/opt/ca/certs") == []
+    assert ns.seen("/opt/ca/certs/certificate") == "of the node"
+    assert ns.place("/srv/ca/certificate", ns.source / "certificate") == []
+    assert ns.seen("/srv/ca/certificate") == "of the node"
+    assert ns.place("/file", ns.source / "certificate") == []
+    assert ns.seen("/file") == "of the node"
+    modes = {path: os.stat(ns.rootfs / path).st_mode for path in ("opt", "opt/ca", "opt/ca/certs", "srv/ca", "file")}
     assert stat.S_ISREG(modes.pop("file"))
     assert all(mode == stat.S_IFDIR | (0o755 & ~umask) for mode in modes.values())
-    assert not list((node.rootfs / "opt/ca/certs").iterdir())  # outside the namespace there is no mount
+    assert not list((ns.rootfs / "opt/ca/certs").iterdir())  # outside the namespace there is no mount
 
 
-def test_descriptors_are_closed(node: Places) -> None:
-    node.place("/opt/first")
+def test_descriptors_are_closed(ns: Places) -> None:
+    ns.place("/opt/first")
     before = len(os.listdir("/proc/self/fd"))
-    node.place("/opt/ca/certs")
-    (node.rootfs / "etc/passwd").touch()
-    node.place("/etc/passwd/none")
-    node.place("/opt/ca", below={"/opt/ca/certs": node.source, "/opt/ca/none": node.source})
+    ns.place("/opt/ca/certs")
+    (ns.rootfs / "etc/passwd").touch()
+    ns.place("/etc/passwd/none")
+    ns.place("/opt/ca", below={"/opt/ca/certs": ns.source, "/opt/ca/none": ns.source})
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_of_the_image_on_the_way_refuses_with_the_path(node: Places) -> None:
-    (node.rootfs / "etc/file").touch()
-    assert node.place("/etc/file/certs") == ["/etc/file/certs cannot be reached inside the image: Not a directory"]
-    (node.rootfs / "dangling").symlink_to("/none/none")
-    assert node.place("/dangling/certs") == []
-    assert node.seen("/none/none/certs/certificate") == "of the node"
+def test_a_file_of_the_image_on_the_way_refuses_with_the_path(ns: Places) -> None:
+    (ns.rootfs / "etc/file").touch()
+    assert ns.place("/etc/file/certs") == ["/etc/file/certs cannot be reached inside the image: Not a directory"]
+    (ns.rootfs / "dangling").symlink_to("/none/none")
+    assert ns.place("/dangling/certs") == []
+    assert ns.seen("/none/none/certs/certificate") == "of the node"
 
 
-def test_what_may_stay_below_is_on_top_again(node: Places) -> None:
-    node.mount("/etc/ssl/sub")
-    node.within(lambda: (node.rootfs / "etc/ssl/sub/own").write_text("of the pod"))
-    below = {"/etc/ssl/sub": node.peer, "/etc/ssl/gone": node.peer, "/etc/other": node.peer}
-    node.mount("/etc/other")
-    assert node.place("/etc/ssl", below=below) == []
-    assert (node.seen("/etc/ssl/certificate"), node.seen("/etc/ssl/sub/own")) == ("of the node", "of the pod")
-    assert len(node.rows("/etc/other")) == 1
+def test_what_may_stay_below_is_on_top_again(ns: Places) -> None:
+    ns.mount("/etc/ssl/sub")
+    ns.within(lambda: (ns.rootfs / "etc/ssl/sub/own").write_text("of the pod"))
+    below = {"/etc/ssl/sub": ns.peer, "/etc/ssl/gone": ns.peer, "/etc/other": ns.peer}
+    ns.mount("/etc/other")
+    assert ns.place("/etc/ssl", below=below) == []
+    assert (ns.seen("/etc/ssl/certificate"), ns.seen("/etc/ssl/sub/own")) == ("of the node", "of the pod")
+    assert len(ns.rows("/etc/other")) == 1
 
 
-def test_what_may_stay_below_needs_a_place_in_the_reserved_mount(node: Places) -> None:
+def test_what_may_stay_below_needs_a_place_in_the_reserved_mount(ns: Places) -> None:
     """A directory of the node is no place to make another one in."""
-    node.mount("/etc/ssl/new")
+    ns.mount("/etc/ssl/new")
     words = (
         "/etc/ssl/new, which allowBelow lets through, has no place in the mount at /etc/ssl: No such file or directory"
     )
-    assert node.place("/etc/ssl", below={"/etc/ssl/new": node.peer}) == [words]
-    assert not (node.source / "new").exists()
+    assert ns.place("/etc/ssl", below={"/etc/ssl/new": ns.peer}) == [words]
+    assert not (ns.source / "new").exists()
 
 
 @pytest.mark.parametrize("at", ["/", "/vol"])
-def test_a_mount_on_a_shared_one_does_not_appear_in_its_peers(node: Places, at: str) -> None:
+def test_a_mount_on_a_shared_one_does_not_appear_in_its_peers(ns: Places, at: str) -> None:
     """mount_namespaces(7): what is mounted on a shared mount is mounted on its peers too."""
     if at != "/":
-        node.mount(at, node.source, MS_BIND)
-    node.share_with_peer(at)
-    before = len(node.below(node.peer))
-    assert node.place(at if at != "/" else "/etc") == []
-    assert node.seen("/vol/certificate" if at != "/" else "/etc/certificate") == "of the node"
-    assert len(node.below(node.peer)) == before == 1
+        ns.mount(at, ns.source, MS_BIND)
+    ns.share_with_peer(at)
+    before = len(ns.below(ns.peer))
+    assert ns.place(at if at != "/" else "/etc") == []
+    assert ns.seen("/vol/certificate" if at != "/" else "/etc/certificate") == "of the node"
+    assert len(ns.below(ns.peer)) == before == 1
 
 
-def test_a_mount_inside_a_shared_one_is_refused(node: Places) -> None:
+def test_a_mount_inside_a_shared_one_is_refused(ns: Places) -> None:
     """Only all of a mount can stop to be shared."""
-    node.mount("/vol")
-    node.share_with_peer("/vol")
+    ns.mount("/vol")
+    ns.share_with_peer("/vol")
     why = "a mount there would appear on the node (mountPropagation: Bidirectional)"
-    assert node.place("/vol/certs") == [f"/vol/certs cannot be reached inside the image: {why}"]
-    assert len(node.below(node.peer)) == 1
-    assert not any(row.point.endswith("/vol/certs") for row in node.below(node.rootfs))
+    assert ns.place("/vol/certs") == [f"/vol/certs cannot be reached inside the image: {why}"]
+    assert len(ns.below(ns.peer)) == 1
+    assert not any(row.point.endswith("/vol/certs") for row in ns.below(ns.rootfs))
 
 
-def test_rows_of_mountinfo_say_what_is_mounted_where(node: Places) -> None:
+def test_rows_of_mountinfo_say_what_is_mounted_where(ns: Places) -> None:
     """Octal escapes: proc_pid_mountinfo(5)."""
     odd = "/a b\\c\n\td"
-    node.mount(odd, node.source / "sub", MS_BIND)
-    (row,) = node.rows(odd)
+    ns.mount(odd, ns.source / "sub", MS_BIND)
+    (row,) = ns.rows(odd)
     assert row.root.endswith("/ca/sub")
     assert (row.shared, "rw" in row.options) == (False, True)
-    node.mount(odd, "none", MS_SHARED)
-    (row,) = node.rows(odd)
+    ns.mount(odd, "none", MS_SHARED)
+    (row,) = ns.rows(odd)
     assert row.shared

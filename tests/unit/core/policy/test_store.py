@@ -13,14 +13,14 @@ from typing import Any
 
 import marks
 import pytest
+from harness.node import Node
 
 from hook.compile.in_force import refresh
 from hook.core.base.concealed import KEY
 from hook.core.plan import plan
 from hook.core.policy import store
 from hook.core.policy.model import Policy
-from hook.core.policy.store import SOURCE_LIMIT, STORE_FORMAT, Stored
-from unit.stored import Node
+from hook.core.policy.store import SOURCE_LIMIT, STORE_FORMAT, Stored, read_store, source_key
 from unit.support import POD, ROOT, container, document
 
 pytestmark = [
@@ -49,14 +49,23 @@ def compiler_takes_its_time() -> Iterator[None]:
 
 @pytest.fixture
 def node(root_dir: Path) -> Node:
-    return Node(root_dir)
+    return Node(root_dir, policy="")
+
+
+def load(node: Node) -> Policy:
+    """What a start gets, where a change is compiled in this process: that takes a tenth of the time."""
+    problem, key = source_key(str(node.policy))
+    stored = read_store(str(node.policy), str(node.store))
+    if not problem and (stored is None or not stored.has_compiled(key)):
+        node.compile()
+    return node.load()
 
 
 @pytest.fixture
 def good(node: Node) -> Node:
     """A node with a compiled, valid policy."""
-    node.write(GOOD)
-    assert names(node.load()) == ["good"]
+    node.write_policy(GOOD)
+    assert names(load(node)) == ["good"]
     return node
 
 
@@ -75,66 +84,66 @@ def foreign_directory(node: Node) -> Path:
 
 
 def gone(node: Node) -> None:
-    node.source.unlink()
+    node.policy.unlink()
 
 
 def broken(node: Node) -> None:
-    node.write(BROKEN)
+    node.write_policy(BROKEN)
 
 
 def world_writable(node: Node) -> None:
-    node.source.chmod(0o666)
+    node.policy.chmod(0o666)
 
 
 def group_writable(node: Node) -> None:
-    os.chown(node.source, 0, 1000)
-    node.source.chmod(0o664)
+    os.chown(node.policy, 0, 1000)
+    node.policy.chmod(0o664)
 
 
 def of_another_user(node: Node) -> None:
-    os.chown(node.source, 1000, 0)
+    os.chown(node.policy, 1000, 0)
 
 
 def in_a_world_writable_directory(node: Node) -> None:
-    node.source.parent.chmod(0o777)
+    node.policy.parent.chmod(0o777)
 
 
 def directory(node: Node) -> None:
-    node.source.unlink()
-    node.source.mkdir()
+    node.policy.unlink()
+    node.policy.mkdir()
 
 
 def fifo(node: Node) -> None:
-    node.source.unlink()
-    os.mkfifo(node.source)
+    node.policy.unlink()
+    os.mkfifo(node.policy)
 
 
 def dangling_link(node: Node) -> None:
-    node.source.unlink()
-    node.source.symlink_to("nowhere")
+    node.policy.unlink()
+    node.policy.symlink_to("nowhere")
 
 
 def link_loop(node: Node) -> None:
-    node.source.unlink()
-    node.source.symlink_to("policy.yaml")
+    node.policy.unlink()
+    node.policy.symlink_to("policy.yaml")
 
 
 def link_into_a_foreign_directory(node: Node) -> None:
-    node.source.unlink()
-    node.source.symlink_to(foreign_directory(node) / "policy.yaml")
+    node.policy.unlink()
+    node.policy.symlink_to(foreign_directory(node) / "policy.yaml")
 
 
 def link_through_a_foreign_link(node: Node) -> None:
     """The last link and the file are owned by root; the link between them can be replaced by others."""
     good_file = node.directory / "good.yaml"
-    node.source.rename(good_file)
+    node.policy.rename(good_file)
     between = foreign_directory(node) / "link"
     between.symlink_to(good_file)
-    node.source.symlink_to(between)
+    node.policy.symlink_to(between)
 
 
 def too_large(node: Node) -> None:
-    os.truncate(node.source, SOURCE_LIMIT + 1)
+    os.truncate(node.policy, SOURCE_LIMIT + 1)
 
 
 BAD = [
@@ -160,7 +169,7 @@ def test_last_good_policy_stays_in_force_and_every_start_says_why(
     good: Node, spoil: Callable[[Node], None], complaint: str
 ) -> None:
     spoil(good)
-    for policy in (good.load(), good.load()):
+    for policy in (load(good), load(good)):
         assert names(policy) == ["good"]
         assert policy.warning.startswith("the last good policy stays in force: ")
         assert complaint in policy.warning
@@ -171,9 +180,9 @@ def test_last_good_policy_stays_in_force_and_every_start_says_why(
 def test_without_a_good_policy_only_what_mends_the_node_may_start(
     node: Node, spoil: Callable[[Node], None], complaint: str
 ) -> None:
-    node.write(GOOD)
+    node.write_policy(GOOD)
     spoil(node)
-    policy = node.load()
+    policy = load(node)
     assert complaint in policy.missing
     identity = POD.__class__("containerd", True, namespace="kube-system", types=("container",))
     assert plan(policy, container(identity=identity)).refusal() == ""
@@ -183,87 +192,87 @@ def test_without_a_good_policy_only_what_mends_the_node_may_start(
 def test_links_that_only_root_can_change_are_followed(node: Node) -> None:
     """As kubelet's atomic writer lays a ConfigMap out: policy.yaml -> ..data/policy.yaml, ..data -> ..1."""
     for version, text in (("..1", GOOD), ("..2", BETTER)):
-        (node.source.parent / version).mkdir()
-        (node.source.parent / version / "policy.yaml").write_text(text)
-    data = node.source.parent / "..data"
+        (node.policy.parent / version).mkdir()
+        (node.policy.parent / version / "policy.yaml").write_text(text)
+    data = node.policy.parent / "..data"
     data.symlink_to("..1")
-    node.source.symlink_to("..data/policy.yaml")
-    assert names(node.load()) == ["good"]
+    node.policy.symlink_to("..data/policy.yaml")
+    assert names(load(node)) == ["good"]
     data.unlink()
     data.symlink_to("..2")
-    assert names(node.load()) == ["better"]
+    assert names(load(node)) == ["better"]
 
 
 def test_good_edit_is_in_force_at_the_next_start(good: Node) -> None:
-    good.write(BETTER)
-    policy = good.start()
+    good.write_policy(BETTER)
+    policy = good.load()
     assert (names(policy), policy.warning) == (["better"], "")
 
 
 def test_mended_and_reverted_source_is_in_force_again(good: Node) -> None:
-    good.write(BROKEN)
-    assert good.load().warning
-    good.write(GOOD)
-    policy = good.load()
+    good.write_policy(BROKEN)
+    assert load(good).warning
+    good.write_policy(GOOD)
+    policy = load(good)
     assert (names(policy), policy.warning) == (["good"], "")
 
 
 def test_source_that_is_trusted_again_is_in_force_again(good: Node) -> None:
-    good.source.chmod(0o666)
-    assert good.load().warning
-    good.source.chmod(0o644)
-    assert good.load().warning == ""
+    good.policy.chmod(0o666)
+    assert load(good).warning
+    good.policy.chmod(0o644)
+    assert load(good).warning == ""
 
 
 @pytest.mark.parametrize("text", [GOOD, BROKEN])
 def test_change_is_compiled_once_and_not_per_start(good: Node, text: str) -> None:
     """The compiler puts a new file into the store each time it runs."""
-    good.write(text)
-    good.start()
-    made = good.stored().stat()
-    good.start()
-    good.start()
-    assert (good.stored().stat().st_ino, good.stored().stat().st_ctime_ns) == (made.st_ino, made.st_ctime_ns)
-    good.write(BETTER)
-    good.start()
-    assert good.stored().stat().st_ctime_ns != made.st_ctime_ns
+    good.write_policy(text)
+    good.load()
+    made = good.compiled.stat()
+    good.load()
+    good.load()
+    assert (good.compiled.stat().st_ino, good.compiled.stat().st_ctime_ns) == (made.st_ino, made.st_ctime_ns)
+    good.write_policy(BETTER)
+    good.load()
+    assert good.compiled.stat().st_ctime_ns != made.st_ctime_ns
 
 
 def test_starts_at_once_compile_once(node: Node) -> None:
     """The compiler puts a new file into the store each time it runs: one inode for all of them."""
-    node.write(GOOD)
+    node.write_policy(GOOD)
     script = (
         "import os, sys; from hook.core.policy import store; p = store.load(*sys.argv[1:]);"
         "print(p.candidates(None)[0].name, os.stat(store.store_path(*sys.argv[1:])).st_ino, p.warning + p.missing)"
     )
-    command = [sys.executable, "-c", script, str(node.source), str(node.store)]
+    command = [sys.executable, "-c", script, str(node.policy), str(node.store)]
     starts = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(6)]
     said = {start.communicate(timeout=60)[0] for start in starts}
-    assert said == {f"good {node.stored().stat().st_ino} \n"}
+    assert said == {f"good {node.compiled.stat().st_ino} \n"}
 
 
 @pytest.mark.parametrize("obstacle", ["file", "foreign"])
 def test_store_that_cannot_be_used_does_not_stop_a_good_policy(node: Node, obstacle: str) -> None:
-    node.write(GOOD)
+    node.write_policy(GOOD)
     if obstacle == "file":
         node.store.write_text("in the way")
     else:
         node.store.mkdir()
         node.store.chmod(0o777)
     for _ in range(2):
-        policy = node.start()
+        policy = node.load()
         assert (names(policy), policy.warning, policy.missing) == (["good"], "", "")
 
 
 def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
     """Neither for the source that it claims to be compiled from, nor as the last good one of a broken source."""
     good.store.chmod(0o777)
-    planted = good.stored().read_text().replace("good", "evil")
-    good.stored().write_text(planted)
-    assert names(good.start()) == ["good"]
-    good.stored().write_text(planted)
-    good.write(BROKEN)
-    policy = good.start()
+    planted = good.compiled.read_text().replace("good", "evil")
+    good.compiled.write_text(planted)
+    assert names(good.load()) == ["good"]
+    good.compiled.write_text(planted)
+    good.write_policy(BROKEN)
+    policy = good.load()
     assert names(policy) == []
     assert "did you mean rules?" in policy.missing
 
@@ -284,57 +293,57 @@ def test_policy_planted_in_a_foreign_store_is_not_believed(good: Node) -> None:
     ids=["empty", "zeros", "other", "half", "end", "rules", "version", "fields"],
 )
 def test_damaged_store_is_compiled_again(good: Node, damage: Callable[[str], str]) -> None:
-    good.stored().write_text(damage(good.stored().read_text()))
-    policy = good.start()
+    good.compiled.write_text(damage(good.compiled.read_text()))
+    policy = good.load()
     assert (names(policy), policy.warning) == (["good"], "")
-    assert names(Stored(good.stored().read_text()).policy("", [], "")) == ["good"]
+    assert names(Stored(good.compiled.read_text()).policy("", [], "")) == ["good"]
 
 
 def test_compiler_that_never_ends_is_not_waited_for(
     good: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    good.write(BETTER)
+    good.write_policy(BETTER)
     program = tmp_path / "reassert"
     program.write_text("#!/bin/sh\nexec sleep 60\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "_MEIPASS", "", raising=False)  # the program is frozen, and is this one
     monkeypatch.setattr(sys, "executable", str(program))
-    stored, why = store.recompiled(str(good.source), str(good.store), key=[], old=None, seconds=0.2)
+    stored, why = store.recompiled(str(good.policy), str(good.store), key=[], old=None, seconds=0.2)
     assert stored is None
     assert why.endswith(" did not finish in time and was killed")
 
 
 def test_half_of_the_time_is_for_the_lock(good: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    good.write(BETTER)
+    good.write_policy(BETTER)
     deadlines: list[float] = []
     monkeypatch.setattr(store, "_lock", lambda _, deadline: deadlines.append(deadline) or -1)
     monkeypatch.setattr(store.child, "output_of", lambda _, deadline: deadlines.append(deadline) or b"")
     before = time.monotonic()
-    store.recompiled(str(good.source), str(good.store), key=[], old=None, seconds=5.0)
+    store.recompiled(str(good.policy), str(good.store), key=[], old=None, seconds=5.0)
     for_the_lock, for_all = deadlines
     assert for_all - for_the_lock == pytest.approx(2.5)
     assert before + 5.0 <= for_all <= time.monotonic() + 5.0
 
 
 def test_store_is_for_root_alone(node: Node) -> None:
-    node.write(GOOD)
-    node.start()
+    node.write_policy(GOOD)
+    node.load()
     assert node.store.stat().st_mode & 0o777 == 0o700
     modes = {path.name: path.stat().st_mode & 0o777 for path in node.store.iterdir()}
-    name = node.stored().name.removesuffix(f".{STORE_FORMAT}.json")
-    assert modes == dict.fromkeys([".lock", KEY, node.stored().name, f"{name}.text", f"{name}.json"], 0o600)
+    name = node.compiled.name.removesuffix(f".{STORE_FORMAT}.json")
+    assert modes == dict.fromkeys([".lock", KEY, node.compiled.name, f"{name}.text", f"{name}.json"], 0o600)
 
 
 def test_a_file_that_can_change_and_keep_its_times_is_read_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """ext4 with inodes of 128 bytes has whole seconds: an edit of the same size in that second has the same key."""
-    node.source.write_text(GOOD)
+    node.policy.write_text(GOOD)
     now, edited = int(time.time()) * 10**9, GOOD.replace('"1"', '"2"')
 
     fstat = os.fstat
 
     def in_whole_seconds(fd: int) -> Any:
         status = fstat(fd)
-        if not os.path.samestat(status, node.source.stat()):
+        if not os.path.samestat(status, node.policy.stat()):
             return status
         kept = {name: getattr(status, name) for name in dir(status) if name.startswith("st_")}
         return SimpleNamespace(**{**kept, "st_mtime_ns": now, "st_ctime_ns": now})
@@ -342,13 +351,13 @@ def test_a_file_that_can_change_and_keep_its_times_is_read_again(node: Node, mon
     sleep = time.sleep
 
     def edit_meanwhile(seconds: float) -> None:
-        node.source.write_text(edited)
+        node.policy.write_text(edited)
         sleep(seconds)
 
     monkeypatch.setattr(os, "fstat", in_whole_seconds)
     monkeypatch.setattr(time, "sleep", edit_meanwhile)
     assert edited != GOOD
-    assert '"2"' in refresh(str(node.source), str(node.store))
+    assert '"2"' in refresh(str(node.policy), str(node.store))
 
 
 # -- valid, and not taken: it lacks what the node has not, or is not complete
@@ -362,41 +371,41 @@ def lacking(path: Path, mode: str = "Enforce", **spec: Any) -> str:
 
 def test_a_policy_with_a_directory_for_each_pod_is_not_held_back(good: Node) -> None:
     """The pod that comes has its own; which, nobody knows before."""
-    good.write(lacking(good.directory / "$(pod.uid)" / "ca.crt"))
-    taken = good.load()
+    good.write_policy(lacking(good.directory / "$(pod.uid)" / "ca.crt"))
+    taken = load(good)
     assert (names(taken), taken.warning) == (["better"], "")
 
 
 def test_a_policy_that_would_refuse_every_container_is_held_back_until_its_files_are_there(good: Node) -> None:
     file = good.directory / "ca.crt"
-    good.write(lacking(file))
-    held = good.load()
+    good.write_policy(lacking(file))
+    held = load(good)
     assert (names(held), held.mode) == (["good"], "Enforce")
     assert f"would refuse every container on this node: rule better: hostPath {file}" in held.warning
-    stored = good.stored().read_text()
-    assert good.load().warning == held.warning
-    assert good.stored().read_text() == stored, "it is not compiled at each start"
+    stored = good.compiled.read_text()
+    assert load(good).warning == held.warning
+    assert good.compiled.read_text() == stored, "it is not compiled at each start"
     file.write_text("a CA\n")
-    taken = good.load()
+    taken = load(good)
     assert (names(taken), taken.warning) == (["better"], "")
     file.unlink()
-    assert names(good.load()) == ["better"], "only a new policy is held back"
-    good.write(lacking(file) + "\n")
-    assert names(good.load()) == ["better"]
+    assert names(load(good)) == ["better"], "only a new policy is held back"
+    good.write_policy(lacking(file) + "\n")
+    assert names(load(good)) == ["better"]
 
 
 def test_an_excluded_namespace_is_not_every_container(good: Node) -> None:
     file = good.directory / "ca.crt"
-    good.write(lacking(file, exclude={"namespaces": ["default"]}))
-    assert f"would refuse every container on this node: rule better: hostPath {file}" in good.load().warning
+    good.write_policy(lacking(file, exclude={"namespaces": ["default"]}))
+    assert f"would refuse every container on this node: rule better: hostPath {file}" in load(good).warning
 
 
 def test_devices_do_not_hide_what_is_lacking(good: Node) -> None:
     """The devices of no container are known, but of the one that is tried they are: it has none."""
     file = good.directory / "ca.crt"
     mount = {"hostPath": str(file), "mountPath": "/etc/ssl/ca.crt"}
-    good.write(document({"name": "better", "deviceAllocations": {"env": True}, "mounts": [mount]}))
-    assert f"would refuse every container on this node: rule better: hostPath {file}" in good.load().warning
+    good.write_policy(document({"name": "better", "deviceAllocations": {"env": True}, "mounts": [mount]}))
+    assert f"would refuse every container on this node: rule better: hostPath {file}" in load(good).warning
 
 
 def value_file(path: Path, **spec: Any) -> str:
@@ -422,8 +431,8 @@ def skipped(path: Path) -> str:
     ],
 )
 def test_what_refuses_not_every_container_takes_force(text: Callable[[Path], str], good: Node) -> None:
-    good.write(text(good.directory / "ca.crt"))
-    taken = good.load()
+    good.write_policy(text(good.directory / "ca.crt"))
+    taken = load(good)
     assert (names(taken), taken.warning) == (["better"], "")
 
 
@@ -431,10 +440,10 @@ def test_a_value_file_that_others_can_write_to_is_lacking_too(good: Node) -> Non
     file = good.directory / "value"
     file.write_text("1\n")
     file.chmod(0o666)
-    good.write(value_file(file))
-    assert names(good.load()) == ["good"]
+    good.write_policy(value_file(file))
+    assert names(load(good)) == ["good"]
     file.chmod(0o644)
-    assert names(good.load()) == ["better"]
+    assert names(load(good)) == ["better"]
 
 
 def test_a_value_file_in_a_directory_that_others_can_write_to_counts_once_they_cannot(good: Node) -> None:
@@ -442,15 +451,15 @@ def test_a_value_file_in_a_directory_that_others_can_write_to_counts_once_they_c
     directory.mkdir()
     directory.chmod(0o777)
     (directory / "value").write_text("1\n")
-    good.write(value_file(directory / "value"))
-    assert names(good.load()) == ["good"]
+    good.write_policy(value_file(directory / "value"))
+    assert names(load(good)) == ["good"]
     directory.chmod(0o755)
-    assert names(good.load()) == ["better"]
+    assert names(load(good)) == ["better"]
 
 
 def test_the_first_policy_takes_force_whatever_the_node_lacks(node: Node) -> None:
-    node.write(lacking(node.directory / "ca.crt"))
-    assert names(node.start()) == ["better"]
+    node.write_policy(lacking(node.directory / "ca.crt"))
+    assert names(node.load()) == ["better"]
 
 
 YAML = """\
@@ -471,47 +480,47 @@ spec:
     "An unfinished copy of the policy took force, with fewer rules", since="0.1.0", fixed="0.4.0", severity="low"
 )
 def test_a_file_that_is_being_written_is_not_taken_before_it_is_closed(good: Node) -> None:
-    good.write(YAML)
-    assert names(good.start()) == ["one", "two"]
+    good.write_policy(YAML)
+    assert names(good.load()) == ["one", "two"]
     prefix = YAML[: YAML.index("  - name: two")]
-    with good.source.open("w") as writer:
+    with good.policy.open("w") as writer:
         writer.write(prefix)
         writer.flush()
-        held = good.start()
+        held = good.load()
         assert names(held) == ["one", "two"]
         assert "is being written" in held.warning
-    assert names(good.start()) == ["one"], "a whole file, as far as anything tells"
+    assert names(good.load()) == ["one"], "a whole file, as far as anything tells"
 
 
 def test_a_file_that_is_being_written_is_no_first_policy(node: Node) -> None:
-    with node.source.open("w") as writer:
+    with node.policy.open("w") as writer:
         writer.write(YAML)
         writer.flush()
-        assert "is being written" in node.start().missing
-    assert names(node.start()) == ["one", "two"]
+        assert "is being written" in node.load().missing
+    assert names(node.load()) == ["one", "two"]
 
 
 @marks.hole("An unfinished copy of the policy took force, with fewer rules")
 def test_a_writer_that_dies_inside_a_line_changes_nothing(good: Node) -> None:
-    good.write(YAML)
-    good.load()
-    good.source.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
-    held = good.load()
+    good.write_policy(YAML)
+    load(good)
+    good.policy.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
+    held = load(good)
     assert names(held) == ["one", "two"]
     assert "its last line has no end" in held.warning
-    good.source.write_text(YAML)
-    assert good.load().warning == ""
-    good.write("kind: [")
-    good.load()
-    good.source.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
-    assert "its last line has no end" in good.load().warning, "over a file that was held back"
-    refresh(str(good.source), str(good.store))
-    assert "its last line has no end" in good.load().warning, "also where another start compiled it at the same time"
-    good.write(YAML)
-    assert good.load().warning == ""
-    good.write(YAML.rstrip("\n"))
-    assert good.load().warning == "", "a file that was renamed is whole"
-    os.utime(good.source)
-    assert good.load().warning == "", "the same policy, with another time"
-    good.source.write_text(BETTER)
-    assert names(good.load()) == ["better"], "JSON is whole if it can be parsed"
+    good.policy.write_text(YAML)
+    assert load(good).warning == ""
+    good.write_policy("kind: [")
+    load(good)
+    good.policy.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
+    assert "its last line has no end" in load(good).warning, "over a file that was held back"
+    refresh(str(good.policy), str(good.store))
+    assert "its last line has no end" in load(good).warning, "also where another start compiled it at the same time"
+    good.write_policy(YAML)
+    assert load(good).warning == ""
+    good.write_policy(YAML.rstrip("\n"))
+    assert load(good).warning == "", "a file that was renamed is whole"
+    os.utime(good.policy)
+    assert load(good).warning == "", "the same policy, with another time"
+    good.policy.write_text(BETTER)
+    assert names(load(good)) == ["better"], "JSON is whole if it can be parsed"

@@ -13,7 +13,7 @@ import pytest
 
 from hook.core.container.identity import Identity
 from hook.core.verdict import Verdict
-from unit.allocated import NAME, UID, Node, ours, spec
+from unit.allocated import NAME, UID, KubeletNode, ours, spec
 from unit.kubelet import checkpoint, entry
 from unit.ownmachine import Machine, audited
 from unit.support import POD, case, document, lines
@@ -37,7 +37,7 @@ PLUGINS = "/var/lib/kubelet/device-plugins"
 
 def test_kubelets_root_does_not_move_the_checkpoint(root_dir: Path, machine: Machine) -> None:
     """kubelet has it in PLUGINS whatever --root-dir is. Another one, of a copied directory, counts without that."""
-    node = Node(root_dir, default("void"))
+    node = KubeletNode(root_dir, default("void"))
     kubelets = machine.file(f"{PLUGINS}/kubelet_internal_checkpoint", checkpoint(ours(envs={"VISIBLE": "GPU-1"})))
     assert node.env("VISIBLE=all") == ["VISIBLE=GPU-1"]
     node.allocate(ours(envs={"VISIBLE": "GPU-2"}))
@@ -47,7 +47,7 @@ def test_kubelets_root_does_not_move_the_checkpoint(root_dir: Path, machine: Mac
 
 
 def test_a_checkpoint_that_a_plugins_kubelet_lacks_is_not_nothing_allocated(root_dir: Path, machine: Machine) -> None:
-    node = Node(root_dir, default("void"))
+    node = KubeletNode(root_dir, default("void"))
     machine.file(f"{PLUGINS}/kubelet.sock")
     assert node.env("VISIBLE=all") == ["VISIBLE=void"], "no plugin has registered"
     machine.file(f"{PLUGINS}/nvidia-gpu.sock")
@@ -86,7 +86,7 @@ CHECKPOINTS: dict[str, list[dict[str, Any]] | None] = {
 def test_without_an_allocation_the_default_is_what_the_container_gets(
     root_dir: Path, entries: list[dict[str, Any]] | None, value: str | None, env: list[str], wanted: list[str]
 ) -> None:
-    node = Node(root_dir, default(value))
+    node = KubeletNode(root_dir, default(value))
     if entries is not None:
         node.allocate(*entries)
     assert node.env(*env) == wanted
@@ -100,7 +100,7 @@ ELSEWHERE = ["VISIBLE=void", "VISIBLE=GPU-4", "VISIBLE=all", "VISIBLE=", "VISIBL
 def test_an_allocation_wins_wherever_it_stands_and_whatever_stands_beside_it(
     root_dir: Path, rule: dict[str, Any]
 ) -> None:
-    node = Node(root_dir, rule)
+    node = KubeletNode(root_dir, rule)
     node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
     for size in range(len(ELSEWHERE) + 1):
         for env in permutations(ELSEWHERE, size):
@@ -110,19 +110,19 @@ def test_an_allocation_wins_wherever_it_stands_and_whatever_stands_beside_it(
 
 @pytest.mark.parametrize("value", ["", "a=b", "é\n\"'\\", " "])
 def test_any_value_of_a_plugin_arrives_as_it_is(root_dir: Path, value: str) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(ours(envs={"VISIBLE": value}))
     assert node.env("VISIBLE=all") == [f"VISIBLE={value}"]
 
 
 def test_every_name_that_any_vendors_plugin_set_is_put_back(root_dir: Path) -> None:
-    node = Node(root_dir, GPU, EVERY)
+    node = KubeletNode(root_dir, GPU, EVERY)
     node.allocate(ours(envs={"VISIBLE": "GPU-4", "CAPS": "x"}), ours("NIC", resource="b/nic", envs={"NIC": "1"}))
     assert node.env("NIC=2", "CAPS", "VISIBLE=all", "FREE=1") == ["NIC=1", "CAPS=x", "VISIBLE=GPU-4", "FREE=1"]
 
 
 def test_every_container_of_a_pod_has_its_own_allocation(root_dir: Path) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(entry(UID, "init", "GPU-7", envs={"VISIBLE": "GPU-7"}), ours(envs={"VISIBLE": "GPU-4"}))
     assert node.env("VISIBLE=all", identity=INIT) == ["VISIBLE=GPU-7"]
     assert node.env("VISIBLE=all") == ["VISIBLE=GPU-4"]
@@ -144,7 +144,7 @@ TWO = [ours("1", envs={"VISIBLE": "GPU-1"}), ours("2", resource="example.com/mig
 def test_of_two_resources_that_differ_the_one_that_kubelet_took_counts(
     root_dir: Path, rules: list[dict[str, Any]], env: list[str], wanted: str
 ) -> None:
-    node = Node(root_dir, *rules)
+    node = KubeletNode(root_dir, *rules)
     for entries in (TWO, TWO[::-1]):
         node.allocate(*entries)
         assert node.env(*env) == [f"VISIBLE={wanted}"]
@@ -152,7 +152,7 @@ def test_of_two_resources_that_differ_the_one_that_kubelet_took_counts(
 
 @pytest.mark.parametrize("env", [[], ["VISIBLE=all"], ["VISIBLE"], ["VISIBLE=GPU-1,MIG-2"]])
 def test_two_resources_that_differ_and_neither_value_there_is_refused(root_dir: Path, env: list[str]) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(*TWO)
     assert node.decide(spec(env=env)).refusal() == (
         "rule gpu: example.com/gpu 1 and example.com/mig 2 set env VISIBLE differently, "
@@ -161,7 +161,7 @@ def test_two_resources_that_differ_and_neither_value_there_is_refused(root_dir: 
 
 
 def test_two_resources_that_agree_are_one(root_dir: Path) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(TWO[0], ours("3", resource="example.com/mig", envs={"VISIBLE": "GPU-1"}))
     assert node.env("VISIBLE=all") == ["VISIBLE=GPU-1"]
 
@@ -192,14 +192,14 @@ def cdi(machine: Machine) -> str:
 )
 def test_value_of_a_cdi_spec_stays_where_it_stands_last(root_dir: Path, cdi: str, env: list[str], wanted: str) -> None:
     for rules in ([default("none")], [EVERY], [default("none"), EVERY]):
-        node = Node(root_dir, *rules)
+        node = KubeletNode(root_dir, *rules)
         node.allocate(ours(envs={"VISIBLE": "GPU-4"}, cdi_devices=[{"name": cdi}]))
         assert node.env(*env) == [f"VISIBLE={wanted}"]
 
 
 def test_name_that_only_the_cdi_spec_sets_is_allocated_too(root_dir: Path, cdi: str) -> None:
     rule = {"name": "gpu", "env": [{**VISIBLE, "name": name} for name in ("VISIBLE", "OWN")]}
-    node = Node(root_dir, rule)
+    node = KubeletNode(root_dir, rule)
     node.allocate(ours(cdi_devices=[{"name": cdi}]))
     assert node.env("OWN=4", "OWN=all") == ["OWN=4", "VISIBLE=void"]
 
@@ -213,15 +213,15 @@ def test_a_device_that_an_annotation_names_counts_like_one_in_the_field(root_dir
         {"annotations": {"cdi.k8s.io/a": "w/nic=1", "cdi.k8s.io/b": f"w/nic=0,{cdi}"}},
     ):
         for rules in ([rule], [EVERY], [default("none"), EVERY]):
-            node = Node(root_dir, *rules)
+            node = KubeletNode(root_dir, *rules)
             node.allocate(ours(envs={"VISIBLE": "GPU-4"}, **answer))
             assert sorted(node.env("OWN=4", "VISIBLE=GPU-4", "VISIBLE=void")) == ["OWN=4", "VISIBLE=void"]
     node.allocate(ours(annotations={"other.k8s.io/x": cdi}))
-    assert sorted(Node(root_dir, rule).env("OWN=4")) == ["OWN=void", "VISIBLE=void"]
+    assert sorted(KubeletNode(root_dir, rule).env("OWN=4")) == ["OWN=void", "VISIBLE=void"]
 
 
 def test_cdi_spec_of_other_devices_says_nothing(root_dir: Path, cdi: str) -> None:
-    node = Node(root_dir, default("none"))
+    node = KubeletNode(root_dir, default("none"))
     for names in ([], [{"name": cdi + "0"}], [{"name": "w/gpu=4"}]):
         node.allocate(ours(envs={"VISIBLE": "GPU-4"}, cdi_devices=names))
         assert node.env("VISIBLE=all", "VISIBLE=void") == ["VISIBLE=GPU-4"]
@@ -229,7 +229,7 @@ def test_cdi_spec_of_other_devices_says_nothing(root_dir: Path, cdi: str) -> Non
 
 def test_unreadable_cdi_spec_is_decided_by_the_failure_policy(root_dir: Path, cdi: str) -> None:
     Path("/etc/cdi/gpu.json").chmod(0o666)
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(ours(cdi_devices=[{"name": cdi}]))
     assert "rule gpu: CDI spec /etc/cdi/gpu.json: " in node.decide(spec()).refusal()
 
@@ -261,8 +261,8 @@ def no_directory(path: Path) -> str:
 @pytest.mark.parametrize("spoil", [truncated, directory, fifo, no_directory])
 def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, spoil: Any) -> None:
     others = {"name": "others", "env": [{"name": "A", "value": "1"}]}
-    reason = spoil(Node(root_dir).allocate(ours(envs={"VISIBLE": "GPU-4"})))
-    failing = Node(root_dir, GPU, others, EVERY).decide(spec(env=["VISIBLE=all"]))
+    reason = spoil(KubeletNode(root_dir).allocate(ours(envs={"VISIBLE": "GPU-4"})))
+    failing = KubeletNode(root_dir, GPU, others, EVERY).decide(spec(env=["VISIBLE=all"]))
     assert failing.refusal().startswith(f"rule gpu: {reason}")
     assert "rule every: " in failing.refusal()
     assert "rule others" not in failing.refusal()
@@ -270,7 +270,7 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
     assert (event["event"], event["level"], event["applied"]) == ("container.denied", "error", False)
     assert [error["rule"] for error in event["errors"]] == ["gpu", "every"]  # type: ignore[attr-defined]  # a JSON object
     assert reason in event["errors"][0]["message"]  # type: ignore[index]  # a JSON object
-    ignoring = Node(root_dir, GPU, others, EVERY, failurePolicy="Ignore").decide(spec(env=["VISIBLE=all"]))
+    ignoring = KubeletNode(root_dir, GPU, others, EVERY, failurePolicy="Ignore").decide(spec(env=["VISIBLE=all"]))
     assert ignoring.refusal() == ""
     assert [edit.describe()["name"] for edit in ignoring.edits] == ["A"]
     told = case("runtime", "0a", ignoring.policy).event(ignoring, Verdict()) or {}
@@ -278,7 +278,7 @@ def test_unreadable_checkpoint_is_decided_by_the_failure_policy(root_dir: Path, 
 
 
 def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     truncated(node.allocate(ours()))  # is not even looked at
     for identity in (
         Identity("podman", False, types=("container",)),
@@ -304,7 +304,7 @@ def test_container_of_no_pod_and_a_sandbox_have_no_allocation(root_dir: Path) ->
 def test_container_of_unknown_identity_is_undecided_and_never_given_a_default(
     root_dir: Path, identity: Identity, unknown: str
 ) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
     decided = node.decide(spec(env=["VISIBLE=all"]), identity)
     assert decided.refusal() == f"rule gpu: {unknown} is unknown, so its device allocation is too"
@@ -319,7 +319,7 @@ def test_relative_kubelet_root_is_an_error_of_the_policy() -> None:
 def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(root_dir: Path) -> None:
     plain = {"name": "plain", "env": [{"name": "VISIBLE", "value": "void"}], "deviceAllocations": {"env": False}}
     for rule, times in ((plain, 0), ({**GPU, "match": {"namespaces": ["other"]}}, 0), (GPU, 1), (EVERY, 1)):
-        node = Node(root_dir, rule)
+        node = KubeletNode(root_dir, rule)
         (root_dir / "device-plugins").mkdir(exist_ok=True)
         with audited("open") as opened:
             node.decide(spec())
@@ -330,7 +330,7 @@ def test_policy_that_uses_no_allocations_never_opens_the_checkpoint(root_dir: Pa
 
 def test_an_override_of_an_allocation_can_be_denied(root_dir: Path) -> None:
     for rule in (GPU, EVERY):
-        node = Node(root_dir, {**rule, "onConflict": "Deny"})
+        node = KubeletNode(root_dir, {**rule, "onConflict": "Deny"})
         node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
         complaint = f"rule {rule['name']}: env VISIBLE is reserved and was set to something else"
         assert node.decide(spec(env=["VISIBLE=GPU-4", "VISIBLE=all"])).refusal() == complaint
@@ -338,7 +338,7 @@ def test_an_override_of_an_allocation_can_be_denied(root_dir: Path) -> None:
 
 
 def test_where_a_value_comes_from_is_in_the_edit(root_dir: Path) -> None:
-    node = Node(root_dir, GPU)
+    node = KubeletNode(root_dir, GPU)
     node.allocate(ours("GPU-4", "GPU-5", envs={"VISIBLE": "GPU-4,GPU-5"}))
     [edit] = node.decide(spec(env=["VISIBLE=all"])).edits
     assert edit.describe()["from"] == "example.com/gpu GPU-4,GPU-5"
@@ -347,6 +347,6 @@ def test_where_a_value_comes_from_is_in_the_edit(root_dir: Path) -> None:
 
 
 def test_rule_that_wants_another_value_than_was_allocated_is_named(root_dir: Path) -> None:
-    node = Node(root_dir, EVERY, {"name": "fixed", "env": [{"name": "VISIBLE", "value": "0"}]})
+    node = KubeletNode(root_dir, EVERY, {"name": "fixed", "env": [{"name": "VISIBLE", "value": "0"}]})
     node.allocate(ours(envs={"VISIBLE": "GPU-4"}))
     assert node.decide(spec(), POD).refusal() == "rule fixed: wants another value for env VISIBLE than rule every"

@@ -12,7 +12,7 @@ import pytest
 from hook.core.container import oci
 from hook.core.container.oci import Mount
 from hook.core.reserve.devices import PlaceDevice
-from unit.allocated import Node, ours, spec
+from unit.allocated import KubeletNode, ours, spec
 from unit.support import bind
 
 pytestmark = marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
@@ -52,7 +52,7 @@ def destinations(mounts: list[Mount]) -> list[tuple[str, str]]:
 def test_allocated_mount_is_the_last_thing_mounted_at_its_path(
     root_dir: Path, there: list[dict[str, object]], wanted: list[str]
 ) -> None:
-    node = Node(root_dir, MOUNTS)
+    node = KubeletNode(root_dir, MOUNTS)
     node.allocate(ours(mounts=[plugin()]))
     mounts = node.correct(spec(mounts=there)).mounts
     assert [":".join(pair) for pair in destinations(mounts)] == wanted
@@ -63,7 +63,7 @@ def test_allocated_mount_is_the_last_thing_mounted_at_its_path(
 def test_writable_mounts_stay_writable_and_only_a_rule_for_mounts_puts_them_back(
     root_dir: Path, rule: dict[str, Any]
 ) -> None:
-    node = Node(root_dir, rule)
+    node = KubeletNode(root_dir, rule)
     node.allocate(ours(mounts=[plugin(read_only=False)]))
     mounts = node.correct(spec()).mounts
     assert [mount.options for mount in mounts] == ([["rbind", "rprivate", "rw"]] if rule is MOUNTS else [])
@@ -75,7 +75,7 @@ def test_writable_mounts_stay_writable_and_only_a_rule_for_mounts_puts_them_back
     ids=["containerd", "docker", "cri-o"],
 )
 def test_mount_as_an_engine_wrote_it_is_no_conflict_and_stays_as_it_is(root_dir: Path, options: list[str]) -> None:
-    node = Node(root_dir, {**MOUNTS, "onConflict": "Deny"})
+    node = KubeletNode(root_dir, {**MOUNTS, "onConflict": "Deny"})
     node.allocate(ours(mounts=[plugin()]))
     mount = {**PLUGINS, "options": options}
     assert node.decide(spec(mounts=[mount])).is_empty()
@@ -89,7 +89,7 @@ def test_mount_as_an_engine_wrote_it_is_no_conflict_and_stays_as_it_is(root_dir:
 @pytest.mark.parametrize(("read_only", "allowed"), [(False, True), (True, False)])
 def test_a_volume_above_a_plugins_writable_mount_stays(root_dir: Path, read_only: bool, allowed: bool) -> None:
     """HAMi's /tmp/vgpulock in a pod with an emptyDir at /tmp: what the container may write needs no protection."""
-    node = Node(root_dir, MOUNTS)
+    node = KubeletNode(root_dir, MOUNTS)
     node.allocate(ours(mounts=[plugin("/tmp/vgpulock", read_only=read_only)]))
     mine = {**PLUGINS, "destination": "/tmp/vgpulock", "options": ["rbind", "rprivate", "ro" if read_only else "rw"]}
     target = spec(mounts=[bind("/tmp"), mine])
@@ -106,7 +106,7 @@ def test_a_volume_above_a_plugins_writable_mount_stays(root_dir: Path, read_only
 
 
 def test_docker_leaves_rw_out(root_dir: Path) -> None:
-    node = Node(root_dir, {**MOUNTS, "onConflict": "Deny"})
+    node = KubeletNode(root_dir, {**MOUNTS, "onConflict": "Deny"})
     node.allocate(ours(mounts=[plugin(read_only=False)]))
     assert node.decide(spec(mounts=[{**PLUGINS, "options": ["rbind", "rprivate"]}])).is_empty()
     assert node.decide(spec(mounts=[{**PLUGINS, "options": ["rbind", "rprivate", "ro"]}])).refusal()
@@ -114,7 +114,7 @@ def test_docker_leaves_rw_out(root_dir: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/dev/x", "/proc/driver/nvidia", "/sys/fs", "/dev", "/x/../dev/y", "//sys"])
 def test_allocated_mounts_into_what_the_runtime_builds_are_left_alone(root_dir: Path, path: str) -> None:
-    node = Node(root_dir, MOUNTS)
+    node = KubeletNode(root_dir, MOUNTS)
     node.allocate(ours(mounts=[plugin(path, "/srv"), plugin("/device")]))
     there = [bind(path, "/srv"), bind(path), bind("/device")]
     assert destinations(node.correct(spec(mounts=there)).mounts) == [
@@ -125,17 +125,17 @@ def test_allocated_mounts_into_what_the_runtime_builds_are_left_alone(root_dir: 
 
 
 def test_allocated_source_that_is_not_there_is_refused_by_name(root_dir: Path) -> None:
-    node = Node(root_dir, MOUNTS)
+    node = KubeletNode(root_dir, MOUNTS)
     node.allocate(ours(mounts=[plugin(host_path=f"{root_dir}/gone")]))
     complaint = f"rule mounts: hostPath {root_dir}/gone for mount /plugin does not exist on this node"
     assert node.decide(spec()).refusal() == complaint
 
 
 def test_two_that_want_different_mounts_at_one_path_are_both_named(root_dir: Path) -> None:
-    node = Node(root_dir, {"name": "own", "mounts": [{"hostPath": "/usr", "mountPath": "/plugin"}]}, MOUNTS)
+    node = KubeletNode(root_dir, {"name": "own", "mounts": [{"hostPath": "/usr", "mountPath": "/plugin"}]}, MOUNTS)
     node.allocate(ours(mounts=[plugin()]))
     assert node.decide(spec()).refusal() == "rule mounts: wants another mount at /plugin than rule own"
-    node = Node(root_dir, MOUNTS)
+    node = KubeletNode(root_dir, MOUNTS)
     node.allocate(ours("1", mounts=[plugin()]), ours("2", resource="b/nic", mounts=[plugin(host_path="/usr")]))
     assert node.decide(spec()).refusal() == "rule mounts: wants another mount at /plugin than example.com/gpu 1"
     node.allocate(ours("1", mounts=[plugin()]), ours("2", resource="b/nic", mounts=[plugin()]))
@@ -143,7 +143,7 @@ def test_two_that_want_different_mounts_at_one_path_are_both_named(root_dir: Pat
 
 
 def test_where_a_mount_comes_from_is_in_the_edit(root_dir: Path) -> None:
-    node = Node(root_dir, MOUNTS)
+    node = KubeletNode(root_dir, MOUNTS)
     node.allocate(ours(mounts=[plugin()]))
     assert node.decide(spec()).edits[0].describe()["from"] == "example.com/gpu GPU-4"
 
@@ -154,9 +154,9 @@ def test_where_a_mount_comes_from_is_in_the_edit(root_dir: Path) -> None:
 @pytest.mark.parametrize("path", ["/run/ask", "/run/ask/all", "//run/./ask/0/", "run/ask"])
 def test_nothing_is_mounted_where_a_rule_says_absent(root_dir: Path, path: str) -> None:
     there = [bind("/a"), bind(path), bind("/run"), bind("/run/asking")]
-    node = Node(root_dir, CLOSED)
+    node = KubeletNode(root_dir, CLOSED)
     assert oci.objects(node.correct(spec(mounts=there)).mounts) == [bind("/a"), bind("/run"), bind("/run/asking")]
-    denied = Node(root_dir, {**CLOSED, "onConflict": "Deny"})
+    denied = KubeletNode(root_dir, {**CLOSED, "onConflict": "Deny"})
     assert denied.decide(spec(mounts=there)).refusal() == (
         f"rule closed: mount /run/ask is reserved and {path} was mounted"
     )
@@ -165,7 +165,7 @@ def test_nothing_is_mounted_where_a_rule_says_absent(root_dir: Path, path: str) 
 
 def test_what_the_plugin_mounted_there_stays_and_allow_below_lets_through(root_dir: Path) -> None:
     rule = {"name": "closed", "mounts": [{**CLOSED["mounts"][0], "allowBelow": ["/run/ask/ok"]}], "onConflict": "Deny"}
-    node = Node(root_dir, rule, MOUNTS)
+    node = KubeletNode(root_dir, rule, MOUNTS)
     node.allocate(ours(mounts=[plugin("/run/ask/GPU-4", "/dev/null")]))
     allocated = {**PLUGINS, "destination": "/run/ask/GPU-4", "source": "/dev/null"}
     assert oci.objects(node.correct(spec(mounts=[allocated, bind("/run/ask/ok/x")])).mounts) == [
@@ -198,7 +198,7 @@ def device(container_path: str = "/dev/gpu", host_path: str = "/dev/null", permi
 def test_allocated_device_is_there_with_its_access(
     root_dir: Path, there: list[dict[str, object]], rules: list[dict[str, object]]
 ) -> None:
-    node = Node(root_dir, DEVICES)
+    node = KubeletNode(root_dir, DEVICES)
     node.allocate(ours(devices=[device()]))
     other = {**NULL, "path": "/dev/other"}
     corrected = node.correct(spec(devices=[other, *there], device_rules=rules))
@@ -226,7 +226,7 @@ def test_allocated_device_is_there_with_its_access(
 def test_access_is_granted_as_the_runtime_reads_the_rules(
     root_dir: Path, rules: list[dict[str, object]], granted: bool
 ) -> None:
-    node = Node(root_dir, DEVICES)
+    node = KubeletNode(root_dir, DEVICES)
     node.allocate(ours(devices=[device()]))
     assert node.decide(spec(devices=[NULL], device_rules=rules)).is_empty() == granted
     assert node.correct(spec(devices=[NULL], device_rules=rules)).device_rules == oci.device_rules(
@@ -236,14 +236,14 @@ def test_access_is_granted_as_the_runtime_reads_the_rules(
 
 def test_same_node_twice_is_no_deviation(root_dir: Path) -> None:
     """A privileged container has every host device, and what was allocated once more."""
-    node = Node(root_dir, {**DEVICES, "onConflict": "Deny"})
+    node = KubeletNode(root_dir, {**DEVICES, "onConflict": "Deny"})
     node.allocate(ours(devices=[device("/dev/null")]))
     null = {**NULL, "path": "/dev/null"}
     assert node.decide(spec(devices=[null, null], device_rules=[{"allow": True, "access": "rwm"}])).is_empty()
 
 
 def test_another_node_at_an_allocated_path_is_a_conflict(root_dir: Path) -> None:
-    node = Node(root_dir, {**DEVICES, "onConflict": "Deny"})
+    node = KubeletNode(root_dir, {**DEVICES, "onConflict": "Deny"})
     node.allocate(ours(devices=[device()]))
     for there in ([ZERO], [NULL, ZERO], [{**NULL, "type": "b"}], [{**ZERO, "path": "/dev/./gpu"}]):
         complaint = "rule devices: device /dev/gpu is allocated and another node was put there"
@@ -255,7 +255,7 @@ def test_another_node_at_an_allocated_path_is_a_conflict(root_dir: Path) -> None
 
 def test_the_allocated_node_stays_as_the_engine_wrote_it_when_another_one_goes(root_dir: Path) -> None:
     """A device plugin's answer has no owner; an engine that runs pods as another user writes one."""
-    node = Node(root_dir, DEVICES)
+    node = KubeletNode(root_dir, DEVICES)
     node.allocate(ours(devices=[device()]))
     written = {**NULL, "fileMode": 0o640, "uid": 7, "gid": 8}
     for there in ([written, ZERO], [ZERO, written], [written, written, ZERO]):
@@ -266,7 +266,7 @@ def test_the_allocated_node_stays_as_the_engine_wrote_it_when_another_one_goes(r
 def test_node_is_looked_up_as_the_engine_does(root_dir: Path) -> None:
     """Links are followed; a directory of devices is the engine's to expand; what is gone is refused."""
     (root_dir / "link").symlink_to("/dev/null")
-    node = Node(root_dir, DEVICES)
+    node = KubeletNode(root_dir, DEVICES)
     node.allocate(ours(devices=[device(host_path=f"{root_dir}/link"), device("/dev/dir", str(root_dir))]))
     null = os.stat("/dev/null")
     wanted = {**NULL, "fileMode": null.st_mode & 0o777, "uid": null.st_uid, "gid": null.st_gid}
@@ -277,7 +277,7 @@ def test_node_is_looked_up_as_the_engine_does(root_dir: Path) -> None:
 
 
 def test_two_resources_may_share_a_device_but_not_a_path(root_dir: Path) -> None:
-    node = Node(root_dir, DEVICES)
+    node = KubeletNode(root_dir, DEVICES)
     for one, other, access in (("r", "w", "rw"), ("rw", "", "rwm"), ("mr", "r", "rm")):
         node.allocate(
             ours(devices=[device(permissions=one)]), ours(resource="b/x", devices=[device(permissions=other)])
@@ -288,7 +288,7 @@ def test_two_resources_may_share_a_device_but_not_a_path(root_dir: Path) -> None
 
 
 def test_device_edit_says_where_it_comes_from(root_dir: Path) -> None:
-    node = Node(root_dir, DEVICES)
+    node = KubeletNode(root_dir, DEVICES)
     node.allocate(ours(devices=[device()]))
     [edit] = node.decide(spec(devices=[ZERO])).edits
     assert isinstance(edit, PlaceDevice)
@@ -302,17 +302,17 @@ def test_device_edit_says_where_it_comes_from(root_dir: Path) -> None:
 
 @pytest.mark.parametrize("value", ["v/gpu=all", "", "v/gpu=4 "])
 def test_annotation_that_no_plugin_set_goes_away(root_dir: Path, value: str) -> None:
-    node = Node(root_dir, NOTES)
+    node = KubeletNode(root_dir, NOTES)
     node.allocate(ours(annotations={"cdi.k8s.io/gpu": "v/gpu=4", "free": "1"}))
     there = {"cdi.k8s.io/gpu": value, "cdi.k8s.io/more": "v/gpu=4", "cdi.k8s.iox/y": "z", "own": "1"}
     assert node.correct(spec(annotations=there)).annotations == {"cdi.k8s.iox/y": "z", "own": "1"}
-    denied = Node(root_dir, {**NOTES, "onConflict": "Deny"})
+    denied = KubeletNode(root_dir, {**NOTES, "onConflict": "Deny"})
     complaint = "rule notes: annotation cdi.k8s.io/gpu must be absent and was set"
     assert complaint in denied.decide(spec(annotations=there)).refusal()
 
 
 def test_annotation_that_a_plugin_set_stays(root_dir: Path) -> None:
-    node = Node(root_dir, {**NOTES, "onConflict": "Deny"})
+    node = KubeletNode(root_dir, {**NOTES, "onConflict": "Deny"})
     node.allocate(ours(annotations={"cdi.k8s.io/gpu": "v/gpu=4"}))
     assert node.decide(spec(annotations={"cdi.k8s.io/gpu": "v/gpu=4"})).is_empty()
     assert node.decide(spec()).is_empty()  # whether an engine copies it is the engine's affair

@@ -14,7 +14,7 @@ import pytest
 from hook.compile.compiler import PolicyInvalid, compile_bytes
 from hook.core.container.identity import Identity
 from hook.core.facts.sharing import POD_LOGS
-from unit.allocated import Node, ours, spec
+from unit.allocated import KubeletNode, ours, spec
 from unit.kubelet import entry
 from unit.ownmachine import Machine
 from unit.support import POD, bind, document
@@ -33,11 +33,11 @@ TRUSTED = {"namespaces": ["research-*"], "reservedBy": [RESERVING]}
 
 
 @pytest.fixture
-def node(root_dir: Path, machine: Machine) -> Node:
+def node(root_dir: Path, machine: Machine) -> KubeletNode:
     """A node on which one pod holds a GPU to be shared, and another pod has a GPU of its own."""
     for name in (f"{RESERVING}_gpu-reservation-node-x_uid-r", "research-a_train_uid-o", "odd", f"{RESERVING}_x"):
         Path(POD_LOGS, name).mkdir(parents=True)
-    node = Node(root_dir, rule(TRUSTED))
+    node = KubeletNode(root_dir, rule(TRUSTED))
     node.allocate(
         entry("uid-r", "resource-reservation", f"{HELD}::0", resource="nvidia.com/gpu", envs={VISIBLE: HELD}),
         entry("uid-o", "train", OTHER, resource="nvidia.com/gpu", envs={VISIBLE: OTHER}),
@@ -51,13 +51,13 @@ def pod(namespace: str) -> Identity:
     return identity
 
 
-def visible(node: Node, *values: str, namespace: str = "research-a") -> str:
+def visible(node: KubeletNode, *values: str, namespace: str = "research-a") -> str:
     [only] = node.env(*(f"{VISIBLE}={value}" for value in values), identity=pod(namespace))
     return only.partition("=")[2]
 
 
 @pytest.mark.parametrize("values", [[HELD], ["all", HELD], [f"{HELD},{HELD}"]])
-def test_a_device_that_a_reserving_pod_holds_may_be_named(node: Node, values: list[str]) -> None:
+def test_a_device_that_a_reserving_pod_holds_may_be_named(node: KubeletNode, values: list[str]) -> None:
     assert visible(node, *values) == values[-1]
 
 
@@ -66,29 +66,29 @@ def test_a_device_that_a_reserving_pod_holds_may_be_named(node: Node, values: li
     "values",
     [["all"], [OTHER], [f"{HELD},{OTHER}"], [HELD, "all"], [""], ["none"], ["0"], [f"{HELD}::0"], [HELD, f"{HELD},"]],
 )
-def test_a_pod_author_can_name_no_other(node: Node, values: list[str]) -> None:
+def test_a_pod_author_can_name_no_other(node: KubeletNode, values: list[str]) -> None:
     """Of several entries the last one is what the process would have."""
     assert visible(node, *values) == "void"
 
 
 @pytest.mark.parametrize("namespace", ["research", "team-a", RESERVING])
-def test_in_another_namespace_nothing_may_be_named(node: Node, namespace: str) -> None:
+def test_in_another_namespace_nothing_may_be_named(node: KubeletNode, namespace: str) -> None:
     assert visible(node, HELD, namespace=namespace) == "void"
 
 
-def test_a_pod_that_only_looks_like_a_reserving_one_holds_nothing(node: Node) -> None:
+def test_a_pod_that_only_looks_like_a_reserving_one_holds_nothing(node: KubeletNode) -> None:
     """Its name, its labels, its containers' names are its author's; its namespace and its UID are not."""
     Path(POD_LOGS, f"{RESERVING}_gpu-reservation-node-x_uid-r").rmdir()
     Path(POD_LOGS, f"research-a_{RESERVING}_uid-r").mkdir()
     assert visible(node, HELD) == "void"
 
 
-def test_an_allocation_of_its_own_comes_first(node: Node) -> None:
+def test_an_allocation_of_its_own_comes_first(node: KubeletNode) -> None:
     node.allocate(ours("GPU-4", envs={VISIBLE: "GPU-4"}), entry("uid-r", "c", HELD, envs={VISIBLE: HELD}))
     assert visible(node, "GPU-4", HELD) == "GPU-4"
 
 
-def test_names_of_cdi_devices_count_as_well(node: Node) -> None:
+def test_names_of_cdi_devices_count_as_well(node: KubeletNode) -> None:
     """KAI writes them with NVIDIA's device plugin in CDI mode."""
     name = f"k8s.device-plugin.nvidia.com/gpu={HELD}"
     assert visible(node, name) == "void"
@@ -98,7 +98,7 @@ def test_names_of_cdi_devices_count_as_well(node: Node) -> None:
 
 @marks.hole("With `trusted`, a pod named another pod's GPU by an index", since="0.3.0", fixed="0.3.0", severity="high")
 @pytest.mark.parametrize("number", ["0", "0:1"])
-def test_a_number_counts_only_where_the_plugin_says_it_of_the_device(node: Node, number: str) -> None:
+def test_a_number_counts_only_where_the_plugin_says_it_of_the_device(node: KubeletNode, number: str) -> None:
     """It is the id of whatever else the reserving pod has; for NVIDIA's hook it is a GPU's index."""
     other = entry(
         "uid-r", "c", number, resource="example.com/fuse", cdi_devices=[{"name": f"example.com/fuse={number}"}]
@@ -109,7 +109,7 @@ def test_a_number_counts_only_where_the_plugin_says_it_of_the_device(node: Node,
     assert visible(node, number) == number
 
 
-def test_a_broken_checkpoint_is_undecided(node: Node) -> None:
+def test_a_broken_checkpoint_is_undecided(node: KubeletNode) -> None:
     checkpoint = node.allocate()
     checkpoint.write_text("{")
     decided = node.decide(spec(env=[f"{VISIBLE}={HELD}"]), pod("research-a"))
@@ -119,11 +119,11 @@ def test_a_broken_checkpoint_is_undecided(node: Node) -> None:
 
 
 @pytest.mark.users  # mknod(2)
-def test_what_is_shared_is_allocated_for_a_closed_world(node: Node) -> None:
+def test_what_is_shared_is_allocated_for_a_closed_world(node: KubeletNode) -> None:
     """The device nodes that the reserving pod was given, and no others."""
     for minor in (0, 1):
         os.mknod(node.root / f"gpu{minor}", stat.S_IFCHR | 0o600, os.makedev(240, minor))
-    node = Node(node.root, rule(TRUSTED, deviceAllocations={"exclusive": [f"{node.root}/gpu*"]}))
+    node = KubeletNode(node.root, rule(TRUSTED, deviceAllocations={"exclusive": [f"{node.root}/gpu*"]}))
     device = {"host_path": f"{node.root}/gpu0", "container_path": "/dev/gpu0", "permissions": "rw"}
     node.allocate(entry("uid-r", "c", HELD, devices=[device]))
 

@@ -15,7 +15,7 @@ from hook.core.linux.volumes import make
 from hook.core.plan import Plan, plan
 from hook.core.policy.model import select
 from hook.ops.policy.show import effective
-from unit.core.linux.node import Stop, stop
+from unit.core.linux.mountnamespace import Stop, stop
 from unit.ownmachine import Machine
 from unit.support import POD, WithPolicy, document, policy, problems
 

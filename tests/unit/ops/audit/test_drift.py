@@ -28,7 +28,7 @@ RULE = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
 RIGHT, WRONG = {"CA": "/ca.pem"}, {"CA": "/tmp/x"}
 
 
-class Node:
+class NodeWithContainers:
     """A wired node. `start` starts a container as runc records it; `end` ends it."""
 
     def __init__(self, machine: Machine, is_wired: bool = True) -> None:
@@ -88,9 +88,9 @@ class Node:
 
 
 @pytest.fixture
-def node(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+def node(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Iterator[NodeWithContainers]:
     monkeypatch.setattr("hook.inside.containers._of_processes", lambda *_: [])  # the real machine's
-    found = Node(machine)
+    found = NodeWithContainers(machine)
     yield found
     found.close()
 
@@ -100,7 +100,7 @@ def seen(known: kept.Audited) -> dict[str, tuple[str, str]]:
     return {key[0]: (each.state, each.severity) for key, each in known.containers.items()}
 
 
-def test_containers_that_started_since_are_looked_at_and_nothing_is_kept(node: Node) -> None:
+def test_containers_that_started_since_are_looked_at_and_nothing_is_kept(node: NodeWithContainers) -> None:
     right = node.start("a", RIGHT)
     last = remembered.now(kept.Audited(), node.in_force())
     assert seen(last) == {"a": (IN_POLICY, OK)}
@@ -115,7 +115,7 @@ def test_containers_that_started_since_are_looked_at_and_nothing_is_kept(node: N
     assert kept.read().audited == kept.Audited()
 
 
-def test_under_another_policy_every_container_is_looked_at_again(node: Node) -> None:
+def test_under_another_policy_every_container_is_looked_at_again(node: NodeWithContainers) -> None:
     node.start("a", RIGHT)
     last = remembered.now(kept.Audited(), node.in_force())
     node.policy(exclude={"namespaces": ["none"]}, failurePolicy="Ignore")
@@ -124,7 +124,9 @@ def test_under_another_policy_every_container_is_looked_at_again(node: Node) -> 
     assert (after.policy, seen(after)) == (node.in_force(), {"a": (IN_POLICY, OK)})
 
 
-def test_status_looks_at_the_newest_and_says_how_many_are_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_status_looks_at_the_newest_and_says_how_many_are_left(
+    node: NodeWithContainers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(remembered, "MOST", 1)
     node.start("a", RIGHT)
     time.sleep(0.01)  # the clock of the file system
@@ -140,7 +142,7 @@ def told() -> list[str]:
     return [event["id"][0] for event in found if event["event"] == "container.drifted"]
 
 
-def test_each_container_that_differs_is_told_once_by_whichever_look(node: Node) -> None:
+def test_each_container_that_differs_is_told_once_by_whichever_look(node: NodeWithContainers) -> None:
     first = node.start("a", WRONG)
     drift.record()
     assert (seen(kept.read().audited), told()) == ({"a": (DRIFTED, ERROR)}, ["a"])

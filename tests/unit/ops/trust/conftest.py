@@ -10,7 +10,7 @@ from hook.ops.trust.build import Built, Sources, build
 from unit.ops.trust.authority import Made, bundle, ca, roots
 
 
-class Node:
+class TrustStore:
     """A directory with system roots, sources and a trust store."""
 
     def __init__(self, directory: Path) -> None:
@@ -38,13 +38,13 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
-    return Node(tmp_path)
+def trust(tmp_path: Path) -> TrustStore:
+    return TrustStore(tmp_path)
 
 
 @pytest.fixture
-def built(node: Node) -> Node:
+def built(trust: TrustStore) -> TrustStore:
     """With a first generation."""
-    node.add("company.pem", ca("Company CA"))
-    node.build()
-    return node
+    trust.add("company.pem", ca("Company CA"))
+    trust.build()
+    return trust

@@ -21,7 +21,7 @@ from hook.ops.trust.certificate import certificates
 from hook.ops.trust.errors import TrustError
 from hook.ops.trust.generation import read_tree
 from unit.ops.trust.authority import bundle, ca, key, named, roots
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 from unit.ownmachine import Machine
 
 pytestmark = marks.promise(
@@ -40,13 +40,13 @@ PKCS7 = pkcs7.serialize_certificates([GOOD.certificate], Encoding.DER)
 PUT_BACK = "correct that, or name other files with --add or --system"
 
 
-def refused(node: Node) -> str:
+def refused(trust: TrustStore) -> str:
     """What a build says that is refused; the store stays as it was."""
-    before = node.files()
+    before = trust.files()
     with pytest.raises(TrustError) as caught:
-        node.build()
-    assert node.files() == before
-    assert [path.name for path in (node.store / "generations").iterdir()] == ["000001"]
+        trust.build()
+    assert trust.files() == before
+    assert [path.name for path in (trust.store / "generations").iterdir()] == ["000001"]
     assert "generation 1 stays in force" in caught.value.outcome
     return str(caught.value)
 
@@ -120,7 +120,7 @@ def test_bytes_after_a_begin_line_hide_no_entry() -> None:
     assert len(certificates(GOOD.pem + other, "ca.pem", True, 2)) == 2
 
 
-def test_a_broken_missing_or_empty_source_refuses_all_of_it(built: Node) -> None:
+def test_a_broken_missing_or_empty_source_refuses_all_of_it(built: TrustStore) -> None:
     path = built.sources / "more.pem"
     path.write_bytes(bundle(*roots()) + NO_CERTIFICATE + OTHER.pem)
     assert f"{path}: entry 4 (line " in refused(built)
@@ -137,7 +137,7 @@ def test_a_broken_missing_or_empty_source_refuses_all_of_it(built: Node) -> None
     assert "no certificate in" in refused(built)
 
 
-def test_100_000_certificates_are_refused_before_they_are_read(built: Node) -> None:
+def test_100_000_certificates_are_refused_before_they_are_read(built: TrustStore) -> None:
     path = built.sources / "many.pem"
     path.write_bytes(GOOD.pem * 100_000)
     assert f"{path} is larger than the limit of {source.FILE_LIMIT} bytes; give files that hold CA" in refused(built)
@@ -152,7 +152,7 @@ DISK = 4096
 """KiB."""
 
 
-def test_a_full_disk_leaves_the_old_generation(machine: Machine, built: Node) -> None:
+def test_a_full_disk_leaves_the_old_generation(machine: Machine, built: TrustStore) -> None:
     """On a disk with more room at each try, until it has enough."""
     disk = built.directory / "disk"
     disk.mkdir()
@@ -179,7 +179,7 @@ def test_a_full_disk_leaves_the_old_generation(machine: Machine, built: Node) ->
     assert built.files() == read_tree(built.store / "generations/000002")
 
 
-def test_losing_certificates_is_refused_and_names_them(built: Node) -> None:
+def test_losing_certificates_is_refused_and_names_them(built: TrustStore) -> None:
     """A root of the system's, and an added CA whose file was removed."""
     built.system.write_bytes(bundle(*roots()[1:]))
     (built.sources / "company.pem").unlink()
@@ -195,7 +195,7 @@ def test_losing_certificates_is_refused_and_names_them(built: Node) -> None:
     assert built.build().number == 2
 
 
-def test_a_broken_manifest_is_named_with_the_remedy(built: Node) -> None:
+def test_a_broken_manifest_is_named_with_the_remedy(built: TrustStore) -> None:
     path = built.store / "generations/000001/manifest.json"
     path.write_text("{}")
     assert refused(built) == f"{path}: cannot be read; remove {path.parent} and build again"

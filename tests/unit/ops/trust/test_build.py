@@ -20,7 +20,7 @@ from hook.ops.trust.build import Sources, build
 from hook.ops.trust.errors import TrustError
 from hook.ops.trust.generation import Store, read_tree
 from unit.ops.trust.authority import DAY, NOW, bundle, ca, key, roots
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 from unit.support import called
 
 pytestmark = marks.promise(
@@ -38,7 +38,7 @@ FILES = (
 )  # fmt: skip
 
 
-def test_a_store_has_every_file_of_the_layout(built: Node) -> None:
+def test_a_store_has_every_file_of_the_layout(built: TrustStore) -> None:
     """And once more with the added CAs alone."""
     files = built.files()
     assert set(FILES) <= files.keys()
@@ -49,7 +49,7 @@ def test_a_store_has_every_file_of_the_layout(built: Node) -> None:
     assert len([path for path in alone if path.startswith(f"{layout.CERTS}/") and path.endswith(".0")]) == 1
 
 
-def test_a_build_of_the_same_sources_changes_nothing(built: Node) -> None:
+def test_a_build_of_the_same_sources_changes_nothing(built: TrustStore) -> None:
     before = {path: path.stat() for path in built.live.rglob("*")}
     again = built.build()
     assert (again.number, again.is_new, again.repaired) == (1, False, False)
@@ -57,7 +57,7 @@ def test_a_build_of_the_same_sources_changes_nothing(built: Node) -> None:
         assert (path.stat().st_ino, path.stat().st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
 
 
-def test_a_live_file_that_somebody_changed_is_repaired(built: Node) -> None:
+def test_a_live_file_that_somebody_changed_is_repaired(built: TrustStore) -> None:
     before = built.files()
     (built.live / "certs/ca-certificates.crt").unlink()
     (built.live / "certs/ca-certificates.crt").write_text("mine")
@@ -69,7 +69,7 @@ def test_a_live_file_that_somebody_changed_is_repaired(built: Node) -> None:
 
 
 @pytest.mark.parametrize("name", ["live/ca-certificates.crt", "generations/000001/java/cacerts", "live/java/cacerts"])
-def test_a_generation_that_somebody_changed_is_built_again(built: Node, name: str) -> None:
+def test_a_generation_that_somebody_changed_is_built_again(built: TrustStore, name: str) -> None:
     """In place, which changes live and the generation."""
     before = built.files()
     (built.store / name).write_text("mine")
@@ -80,7 +80,7 @@ def test_a_generation_that_somebody_changed_is_built_again(built: Node, name: st
         assert after[path] != b"mine"
 
 
-def test_directories_of_live_keep_their_inodes(built: Node) -> None:
+def test_directories_of_live_keep_their_inodes(built: TrustStore) -> None:
     """A container has them mounted: another inode would stay invisible to it."""
     before = {path: path.stat().st_ino for path in built.live.rglob("*") if path.is_dir()}
     unchanged = (built.live / f"certs/{ca_file(built, 'System_Root_0')}").stat().st_ino
@@ -91,13 +91,13 @@ def test_directories_of_live_keep_their_inodes(built: Node) -> None:
     assert OTHER.pem in (built.live / "certs/ca-certificates.crt").read_bytes()
 
 
-def ca_file(node: Node, start: str) -> str:
-    [path] = [path.name for path in (node.live / "certs").iterdir() if path.name.startswith(start)]
+def ca_file(trust: TrustStore, start: str) -> str:
+    [path] = [path.name for path in (trust.live / "certs").iterdir() if path.name.startswith(start)]
     return path
 
 
 @pytest.mark.slow
-def test_a_reader_beside_rotations_gets_whole_bundles_only(built: Node) -> None:
+def test_a_reader_beside_rotations_gets_whole_bundles_only(built: TrustStore) -> None:
     bundle_file, hashed = built.live / "certs/ca-certificates.crt", built.live / "certs"
     seen: set[bytes] = set()
     missing: list[str] = []
@@ -125,7 +125,7 @@ def test_a_reader_beside_rotations_gets_whole_bundles_only(built: Node) -> None:
     assert not missing
 
 
-def killed_at(step: int, node: Node) -> bool:
+def killed_at(step: int, trust: TrustStore) -> bool:
     """A build in a child process that is killed before its rename or removal of this number. Whether it was."""
     pid = os.fork()
     if not pid:
@@ -144,14 +144,14 @@ def killed_at(step: int, node: Node) -> bool:
         Path.rename = counted(Path.rename)  # type: ignore[assignment,method-assign]  # counts calls
         Path.unlink = counted(Path.unlink)  # type: ignore[assignment,method-assign]  # counts calls
         try:
-            node.build(allow_removal=True)
+            trust.build(allow_removal=True)
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
 
 
 @pytest.mark.slow
-def test_a_build_that_is_killed_at_any_step_is_completed_by_the_next(built: Node, tmp_path: Path) -> None:
+def test_a_build_that_is_killed_at_any_step_is_completed_by_the_next(built: TrustStore, tmp_path: Path) -> None:
     company = ca_file(built, "System_Root_1")
     step, killed, sources = 0, True, (OTHER, ca("Company CA"))
     while killed:
@@ -178,7 +178,7 @@ def test_a_build_that_is_killed_at_any_step_is_completed_by_the_next(built: Node
 
 @pytest.mark.parametrize("step", [2, 3, 5, 8])
 def test_a_disk_that_is_full_at_the_first_renames_leaves_the_old_generation(
-    built: Node, monkeypatch: pytest.MonkeyPatch, step: int
+    built: TrustStore, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     """The first rename is the generation's. A directory may have to grow for a new name."""
     before, rename, count = built.files(), Path.rename, 0
@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_at_the_first_renames_leaves_the_old_generation(
     assert built.build().number == 2
 
 
-def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:
+def test_two_builds_at_once_are_one_after_the_other(built: TrustStore) -> None:
     """20 processes, half of which add one CA and half another; each generation is whole."""
     context = multiprocessing.get_context("fork")
     sources = [built.directory / "a", built.directory / "b"]
@@ -218,14 +218,14 @@ def test_two_builds_at_once_are_one_after_the_other(built: Node) -> None:
     assert built.files() == read_tree(store.path(store.numbers()[-1]))
 
 
-def rotate(node: Node, times: int) -> None:
+def rotate(trust: TrustStore, times: int) -> None:
     for number in range(times):
-        node.add("another.pem", ca(f"CA {number}", signer=key(number)))
-        node.build(allow_removal=True)
+        trust.add("another.pem", ca(f"CA {number}", signer=key(number)))
+        trust.build(allow_removal=True)
 
 
 @pytest.mark.root
-def test_a_generation_stays_while_a_process_has_a_mount_of_it(built: Node) -> None:
+def test_a_generation_stays_while_a_process_has_a_mount_of_it(built: TrustStore) -> None:
     point = built.directory / "point"
     point.touch()
     file = built.store / "generations/000001/ca-certificates.crt"
@@ -249,75 +249,75 @@ def test_a_generation_stays_while_a_process_has_a_mount_of_it(built: Node) -> No
 
 
 @pytest.mark.root
-def test_the_sources_are_a_directory_that_only_root_can_write(node: Node, root_dir: Path) -> None:
+def test_the_sources_are_a_directory_that_only_root_can_write(trust: TrustStore, root_dir: Path) -> None:
     OTHER.at(root_dir / "company.pem")
-    sources = Sources(None, str(node.system), directory=str(root_dir))
-    assert [one["subject"] for one in build(str(node.store), sources).added] == ["Another CA"]
+    sources = Sources(None, str(trust.system), directory=str(root_dir))
+    assert [one["subject"] for one in build(str(trust.store), sources).added] == ["Another CA"]
     (root_dir / "company.pem").chmod(0o666)
     with pytest.raises(TrustError, match="writable by others"):
-        build(str(node.store), sources)
+        build(str(trust.store), sources)
 
 
 @pytest.mark.root
-def test_without_sources_there_are_the_systems_roots(node: Node, root_dir: Path) -> None:
-    built = build(str(node.store), Sources(None, str(node.system), directory=str(root_dir)))
+def test_without_sources_there_are_the_systems_roots(trust: TrustStore, root_dir: Path) -> None:
+    built = build(str(trust.store), Sources(None, str(trust.system), directory=str(root_dir)))
     assert (len(built.certificates), built.added) == (3, [])
-    assert (node.live / "added.pem").read_bytes() == b""
-    assert not (node.live / "alone").exists()
+    assert (trust.live / "added.pem").read_bytes() == b""
+    assert not (trust.live / "alone").exists()
     assert any("warning: no CA was added: " in line for line in built.warnings)
     with pytest.raises(TrustError, match=r"no certificate: .* Name the CA's certificate with --add FILE"):
-        build(str(node.directory / "empty"), Sources(None, None, no_system=True, directory=str(root_dir)))
+        build(str(trust.directory / "empty"), Sources(None, None, no_system=True, directory=str(root_dir)))
 
 
-def test_the_nodes_own_roots_are_found(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"), str(node.system)))
-    add = [node.add("company.pem", OTHER)]
-    assert len(build(str(node.store), Sources(add)).certificates) == 4
-    build(str(node.directory / "without"), Sources(add, no_system=True))
-    alone = [node.directory / f"without/live/{name}" for name in ("ca-certificates.crt", "added.pem")]
+def test_the_nodes_own_roots_are_found(trust: TrustStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "SYSTEM", (str(trust.directory / "nowhere"), str(trust.system)))
+    add = [trust.add("company.pem", OTHER)]
+    assert len(build(str(trust.store), Sources(add)).certificates) == 4
+    build(str(trust.directory / "without"), Sources(add, no_system=True))
+    alone = [trust.directory / f"without/live/{name}" for name in ("ca-certificates.crt", "added.pem")]
     assert alone[0].read_bytes() == alone[1].read_bytes()
-    monkeypatch.setattr(source, "SYSTEM", (str(node.directory / "nowhere"),))
+    monkeypatch.setattr(source, "SYSTEM", (str(trust.directory / "nowhere"),))
     with pytest.raises(TrustError, match=r"no system roots on this node: none of .* exists\. Install ca-certificates"):
-        build(str(node.store), Sources(add))
+        build(str(trust.store), Sources(add))
 
 
-def test_system_roots_may_be_a_directory_as_debian_has_it(node: Node) -> None:
-    directory = node.directory / "certs"
+def test_system_roots_may_be_a_directory_as_debian_has_it(trust: TrustStore) -> None:
+    directory = trust.directory / "certs"
     directory.mkdir()
     for number, made in enumerate(roots()):
-        made.at(node.directory / f"{number}.crt")
-        (directory / f"{number}.pem").symlink_to(node.directory / f"{number}.crt")
+        made.at(trust.directory / f"{number}.crt")
+        (directory / f"{number}.pem").symlink_to(trust.directory / f"{number}.crt")
         (directory / f"0000000{number}.0").symlink_to(f"{number}.pem")
     (directory / "ca-certificates.crt").write_bytes(bundle(*roots()))
-    built = build(str(node.store), Sources([node.add("company.pem", OTHER)], str(directory)))
+    built = build(str(trust.store), Sources([trust.add("company.pem", OTHER)], str(directory)))
     assert len(built.certificates) == 4
     assert not [line for line in built.warnings if "writable by others" not in line]
 
 
-def command(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return called("trust", "build", "--out", str(node.store), "--system", str(node.system), *arguments)
+def command(trust: TrustStore, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return called("trust", "build", "--out", str(trust.store), "--system", str(trust.system), *arguments)
 
 
-def test_the_command_says_what_it_made_what_is_doubtful_and_what_stays_in_force(node: Node) -> None:
-    old = node.add("old.pem", ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY))
-    good = node.add("company.pem", ca("Company CA"))
-    result = command(node, "--add", good, old)
-    said = f"{node.store}: generation 1 (new): 4 certificates, 3 system roots and 1 added\n"
+def test_the_command_says_what_it_made_what_is_doubtful_and_what_stays_in_force(trust: TrustStore) -> None:
+    old = trust.add("old.pem", ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY))
+    good = trust.add("company.pem", ca("Company CA"))
+    result = command(trust, "--add", good, old)
+    said = f"{trust.store}: generation 1 (new): 4 certificates, 3 system roots and 1 added\n"
     assert (result.returncode, result.stdout) == (0, said)
     assert f"{old}: entry 1 (line 1): left out: Old CA: expired on " in result.stderr
-    assert "generation 1 (unchanged): " in command(node, "--add", good, "--add", old).stdout
-    result = command(node, "--add", str(node.directory / "gone.pem"))
+    assert "generation 1 (unchanged): " in command(trust, "--add", good, "--add", old).stdout
+    result = command(trust, "--add", str(trust.directory / "gone.pem"))
     assert (result.returncode, result.stdout) == (1, "")
     first, second = result.stderr.splitlines()
-    assert first.startswith(f"reassert: {node.directory}/gone.pem: No such file or directory; correct that, or name ")
+    assert first.startswith(f"reassert: {trust.directory}/gone.pem: No such file or directory; correct that, or name ")
     assert second == "generation 1 stays in force"
 
 
-def test_the_operation_log_has_it_too_if_it_is_asked_for(node: Node, capfd: pytest.CaptureFixture[str]) -> None:
-    old = node.add("old.pem", ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY))
-    good = node.add("company.pem", ca("Company CA"))
-    result = command(node, "--log-format", "json", "--add", good, old)
-    assert result.stdout.startswith(f"{node.store}: generation 1 (new): 4 certificates")
+def test_the_operation_log_has_it_too_if_it_is_asked_for(trust: TrustStore, capfd: pytest.CaptureFixture[str]) -> None:
+    old = trust.add("old.pem", ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY))
+    good = trust.add("company.pem", ca("Company CA"))
+    result = command(trust, "--log-format", "json", "--add", good, old)
+    assert result.stdout.startswith(f"{trust.store}: generation 1 (new): 4 certificates")
     assert result.stderr == "", "the warning is not said twice"
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
     warned = [line for line in said if line["event"] == "trust.warning"]
@@ -325,7 +325,7 @@ def test_the_operation_log_has_it_too_if_it_is_asked_for(node: Node, capfd: pyte
     assert warned[0]["level"] == "warning"
     [built] = [line for line in said if line["event"] == "trust.built"]
     assert {key: built[key] for key in ("store", "generation", "certificates", "added", "new")} == {
-        "store": str(node.store),
+        "store": str(trust.store),
         "generation": 1,
         "certificates": 4,
         "added": 1,
@@ -346,9 +346,9 @@ def test_a_store_with_a_name_needs_its_own_sources(name: str, status: int, says:
 
 
 @pytest.mark.root
-def test_a_store_that_others_can_write_to_is_a_warning(node: Node, root_dir: Path) -> None:
-    add = node.add("company.pem", OTHER)
+def test_a_store_that_others_can_write_to_is_a_warning(trust: TrustStore, root_dir: Path) -> None:
+    add = trust.add("company.pem", OTHER)
     (root_dir / "store").mkdir(mode=0o777)
     (root_dir / "store").chmod(0o777)
-    built = build(str(root_dir / "store"), Sources([add], str(node.system)))
+    built = build(str(root_dir / "store"), Sources([add], str(trust.system)))
     assert any(f"{root_dir}/store is writable by others" in line for line in built.warnings)

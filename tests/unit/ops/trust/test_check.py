@@ -12,7 +12,7 @@ import pytest
 from hook.ops.trust.check import assumed_mounts, check
 from hook.ops.trust.images import IMAGES, Image, source_of
 from unit.ops.trust.authority import DAY, NOW, ca, key, roots
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 from unit.support import document
 
 pytestmark = marks.promise(
@@ -27,7 +27,7 @@ OTHER = Image("other", ())
 
 
 def test_the_mounts_of_a_store_reach_what_each_distribution_reads(
-    built: Node, capsys: pytest.CaptureFixture[str]
+    built: TrustStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert check(str(built.store), None) == 0
     text = capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_the_mounts_of_a_store_reach_what_each_distribution_reads(
 
 
 def test_a_store_aside_reaches_what_reads_a_variable(
-    built: Node, root_dir: Path, capsys: pytest.CaptureFixture[str]
+    built: TrustStore, root_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     source = root_dir / "aside.yaml"
     source.write_text(document({"name": "r", "trust": {"bundle": str(built.store), "mount": "Aside"}}))
@@ -80,8 +80,8 @@ def test_a_later_mount_hides_an_earlier_one_below_it() -> None:
     assert source_of("/etc/sslx", OTHER, mounts) is None
 
 
-def policy(node: Node, *rules: dict[str, Any]) -> str:
-    path = node.directory / "policy.yaml"
+def policy(trust: TrustStore, *rules: dict[str, Any]) -> str:
+    path = trust.directory / "policy.yaml"
     path.write_text(document(*rules))
     return str(path)
 
@@ -93,7 +93,7 @@ def mount(source: Path | str, path: str) -> dict[str, str]:
 CERTS = "/etc/ssl/certs"
 
 
-def test_a_policy_is_checked_by_its_own_mounts(built: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_policy_is_checked_by_its_own_mounts(built: TrustStore, capsys: pytest.CaptureFixture[str]) -> None:
     rule = {"name": "ca", "mounts": [mount(built.live / "certs", CERTS)]}
     assert check(str(built.store), policy(built, rule)) == 0
     text = capsys.readouterr().out
@@ -105,7 +105,7 @@ def test_a_policy_is_checked_by_its_own_mounts(built: Node, capsys: pytest.Captu
 
 
 def test_a_lone_private_ca_for_a_variable_that_replaces_the_roots_is_a_warning(
-    built: Node, capsys: pytest.CaptureFixture[str]
+    built: TrustStore, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rule = {
         "name": "lone",
@@ -129,14 +129,16 @@ def test_a_lone_private_ca_for_a_variable_that_replaces_the_roots_is_a_warning(
     ]
 
 
-def test_a_mounted_file_without_the_added_cas_is_an_error(built: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mounted_file_without_the_added_cas_is_an_error(
+    built: TrustStore, capsys: pytest.CaptureFixture[str]
+) -> None:
     rule = {"name": "old", "mounts": [mount(built.system, f"{CERTS}/ca-certificates.crt")]}
     assert check(str(built.store), policy(built, rule)) == 1
     problem = f"{CERTS}/ca-certificates.crt: 3 certificates of {built.system}, none of the added CAs"
     assert f"error: Debian, Ubuntu: {problem}" in capsys.readouterr().out
 
 
-def test_live_files_of_another_generation_are_an_error(built: Node, capsys: pytest.CaptureFixture[str]) -> None:
+def test_live_files_of_another_generation_are_an_error(built: TrustStore, capsys: pytest.CaptureFixture[str]) -> None:
     (built.live / "ca-certificates.crt").write_bytes(roots()[0].pem)
     assert check(str(built.store), None) == 1
     text = capsys.readouterr().out
@@ -144,10 +146,10 @@ def test_live_files_of_another_generation_are_an_error(built: Node, capsys: pyte
     assert ", is not that of the newest generation; run reassert trust build" in text
 
 
-def test_an_added_ca_that_expires_soon_is_a_warning(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
-    node.add("company.pem", ca("Soon", ends=NOW + 20 * DAY), ca("Late", ends=NOW + 40 * DAY, signer=key(1)))
-    node.build()
-    assert check(str(node.store), None) == 4
+def test_an_added_ca_that_expires_soon_is_a_warning(trust: TrustStore, capsys: pytest.CaptureFixture[str]) -> None:
+    trust.add("company.pem", ca("Soon", ends=NOW + 20 * DAY), ca("Late", ends=NOW + 40 * DAY, signer=key(1)))
+    trust.build()
+    assert check(str(trust.store), None) == 4
     text = capsys.readouterr().out
     assert f"warning: the added CA Soon expires on {NOW + 20 * DAY:%Y-%m-%d}\n" in text
     assert "Late" not in text

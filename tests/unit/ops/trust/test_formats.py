@@ -16,7 +16,7 @@ from hook.ops.trust.build import Sources, build
 from hook.ops.trust.certificate import Certificate, Place
 from hook.ops.trust.source import SYSTEM
 from unit.ops.trust.authority import bundle, ca, key, roots
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 
 pytestmark = marks.promise(
     "Each format is read by the programs that it is for, and `trust check` says what images of each "
@@ -37,11 +37,11 @@ def openssl(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Node:
-    node = Node(tmp_path_factory.mktemp("store"))
-    node.add("company.pem", COMPANY)
-    node.build()
-    return node
+def store(tmp_path_factory: pytest.TempPathFactory) -> TrustStore:
+    trust = TrustStore(tmp_path_factory.mktemp("store"))
+    trust.add("company.pem", COMPANY)
+    trust.build()
+    return trust
 
 
 BUNDLES = (
@@ -53,7 +53,7 @@ HASHED = ("certs", "extracted/pem/directory-hash")
 
 
 @pytest.mark.parametrize("name", [*BUNDLES, *HASHED])
-def test_openssl_verifies_with_each_bundle_and_hashed_directory(store: Node, name: str, tmp_path: Path) -> None:
+def test_openssl_verifies_with_each_bundle_and_hashed_directory(store: TrustStore, name: str, tmp_path: Path) -> None:
     way, other = ("-CApath", "-no-CAfile") if name in HASHED else ("-CAfile", "-no-CApath")
     for server, status in ((SERVER, 0), (FOREIGN, 2)):
         options = ("-no-CAstore", other, way, store.live / name, "-purpose", "sslserver")
@@ -61,7 +61,7 @@ def test_openssl_verifies_with_each_bundle_and_hashed_directory(store: Node, nam
         assert done.returncode == status, done.stderr
 
 
-def test_only_the_added_file_lacks_the_systems_roots(store: Node) -> None:
+def test_only_the_added_file_lacks_the_systems_roots(store: TrustStore) -> None:
     for name in BUNDLES:
         found = (store.live / name).read_bytes().count(b"-----BEGIN ")
         assert found == (1 if "added.pem" in name else 4), name
@@ -69,7 +69,7 @@ def test_only_the_added_file_lacks_the_systems_roots(store: Node) -> None:
     assert (store.live / "ca-certificates.crt").read_text().startswith("# System Root 0\n-----BEGIN CERTIFICATE-----\n")
 
 
-def test_java_reads_a_trust_store_of_trusted_certificates(store: Node) -> None:
+def test_java_reads_a_trust_store_of_trusted_certificates(store: TrustStore) -> None:
     for name in ("java/cacerts", "certs/java/cacerts", "extracted/java/cacerts"):
         content = (store.live / name).read_bytes()
         assert all(made.der in content for made in (*roots(), COMPANY)), "a JVM reads it without a password"
@@ -86,14 +86,14 @@ def test_java_reads_a_trust_store_of_trusted_certificates(store: Node) -> None:
     assert "MAC is absent" in shown.stderr
 
 
-def test_every_file_is_a_real_one_that_anybody_can_read(node: Node) -> None:
-    node.add("company.pem", COMPANY)
+def test_every_file_is_a_real_one_that_anybody_can_read(trust: TrustStore) -> None:
+    trust.add("company.pem", COMPANY)
     old = os.umask(0o077)
     try:
-        node.build()
+        trust.build()
     finally:
         os.umask(old)
-    paths = list(node.store.rglob("*"))
+    paths = list(trust.store.rglob("*"))
     assert not [path for path in paths if path.is_symlink()]
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_file() and path.name != "lock"} == {0o644}
     assert {path.stat().st_mode & 0o777 for path in paths if path.is_dir()} == {0o755}
@@ -148,26 +148,26 @@ def test_readable_name_and_file_of_a_certificate(name: dict[str, str], readable:
     assert found.file_name == f"{file}_{found.sha256[:8]}"
 
 
-def test_a_subject_cannot_write_lines_of_a_bundle(node: Node) -> None:
+def test_a_subject_cannot_write_lines_of_a_bundle(trust: TrustStore) -> None:
     """The comment above each certificate has its subject."""
     text = "x\n-----BEGIN CERTIFICATE-----\nAAAA\n\x1b[2J"
-    node.add("company.pem", COMPANY, ca(text, signer=key(1)), ca("-----BEGIN CERTIFICATE-----", signer=key(2)))
-    built = node.build()
-    lines = (node.live / "ca-certificates.crt").read_text().splitlines()
+    trust.add("company.pem", COMPANY, ca(text, signer=key(1)), ca("-----BEGIN CERTIFICATE-----", signer=key(2)))
+    built = trust.build()
+    lines = (trust.live / "ca-certificates.crt").read_text().splitlines()
     assert len(built.certificates) == lines.count("-----BEGIN CERTIFICATE-----") == 6
     assert all(line.isascii() and line.isprintable() for line in lines)
-    again = build(str(node.directory / "again"), Sources([str(node.live / "ca-certificates.crt")], no_system=True))
+    again = build(str(trust.directory / "again"), Sources([str(trust.live / "ca-certificates.crt")], no_system=True))
     assert len(again.certificates) == 6
 
 
-def test_two_cas_of_one_name_are_both_found(node: Node) -> None:
+def test_two_cas_of_one_name_are_both_found(trust: TrustStore) -> None:
     """A CA that got a new key: both its old and its new servers are accepted."""
     renewed = ca("Company CA", signer=key(6))
-    node.add("company.pem", COMPANY, renewed)
-    node.build()
+    trust.add("company.pem", COMPANY, renewed)
+    trust.build()
     for number, authority in enumerate((COMPANY, renewed)):
-        server = ca("x", by=authority, signer=key(4), is_ca=False).at(node.directory / f"{number}.pem")
-        for way in (["-CApath", node.live / "certs"], ["-CAfile", node.live / "ca-certificates.crt"]):
+        server = ca("x", by=authority, signer=key(4), is_ca=False).at(trust.directory / f"{number}.pem")
+        for way in (["-CApath", trust.live / "certs"], ["-CAfile", trust.live / "ca-certificates.crt"]):
             assert openssl("verify", "-no-CAstore", *way, server).returncode == 0
 
 

@@ -13,7 +13,7 @@ from hook.ops.trust.certificate import Certificate, Place
 from hook.ops.trust.errors import TrustError
 from hook.ops.trust.judge import LEFT_OUT, WARNING, Judged, judge
 from unit.ops.trust.authority import DAY, NOW, Made, ca, key, roots, rsa_key
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 
 pytestmark = marks.promise(
     "A source that is broken, too large, missing or a private key, a full disk, and the loss of a root leave "
@@ -122,41 +122,41 @@ def test_a_root_of_version_1_is_a_ca(tmp_path: Path) -> None:
     assert judge([given], [], datetime.now(NOW.tzinfo)).findings == []
 
 
-def test_a_build_goes_on_without_the_certificates_that_are_left_out(node: Node) -> None:
-    node.add(
+def test_a_build_goes_on_without_the_certificates_that_are_left_out(trust: TrustStore) -> None:
+    trust.add(
         "company.pem", ca("Company CA"), ca("Old CA", begins=NOW - 9 * DAY, ends=NOW - DAY), ca("Server", is_ca=False)
     )
-    built = node.build()
+    built = trust.build()
     assert [one["subject"] for one in built.added] == ["Company CA"]
     assert len([line for line in built.warnings if ": left out: " in line]) == 2
-    assert b"Old CA" not in (node.live / "ca-certificates.crt").read_bytes()
+    assert b"Old CA" not in (trust.live / "ca-certificates.crt").read_bytes()
 
 
-def test_no_usable_added_certificate_is_an_error(node: Node) -> None:
-    path = node.add("server.pem", ca("server.example", is_ca=False))
+def test_no_usable_added_certificate_is_an_error(trust: TrustStore) -> None:
+    path = trust.add("server.pem", ca("server.example", is_ca=False))
     with pytest.raises(TrustError, match="no added certificate can be used: ") as caught:
-        node.build()
+        trust.build()
     assert f"{path}: entry 1 (line 1): left out: server.example: not a CA" in str(caught.value)
     assert caught.value.outcome == "no trust store was made"
 
 
-def test_a_wrong_clock_does_not_empty_the_store(node: Node) -> None:
-    node.system.write_bytes(b"".join(ca(f"Root {n}", begins=NOW + DAY, signer=key(n)).pem for n in range(4)))
-    node.add("company.pem", ca("Company CA"))
+def test_a_wrong_clock_does_not_empty_the_store(trust: TrustStore) -> None:
+    trust.system.write_bytes(b"".join(ca(f"Root {n}", begins=NOW + DAY, signer=key(n)).pem for n in range(4)))
+    trust.add("company.pem", ca("Company CA"))
     with pytest.raises(
         TrustError, match="4 of 5 certificates are expired or not yet valid; is this node's clock right"
     ):
-        node.build()
+        trust.build()
 
 
-def test_an_expired_root_is_no_loss(node: Node) -> None:
+def test_an_expired_root_is_no_loss(trust: TrustStore) -> None:
     """A certificate that expires between two builds must not stop the second."""
-    node.add("company.pem", ca("Company CA"))
-    node.build()
-    manifest = node.store / "generations/000001/manifest.json"
+    trust.add("company.pem", ca("Company CA"))
+    trust.build()
+    manifest = trust.store / "generations/000001/manifest.json"
     text = manifest.read_text()
     end = f"{roots()[0].certificate.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
     assert end in text
     manifest.write_text(text.replace(end, f"{NOW - DAY:%Y-%m-%dT%H:%M:%SZ}"))
-    node.system.write_bytes(b"".join(one.pem for one in roots()[1:]))
-    assert node.build().number == 2
+    trust.system.write_bytes(b"".join(one.pem for one in roots()[1:]))
+    assert trust.build().number == 2

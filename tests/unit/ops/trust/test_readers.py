@@ -15,7 +15,7 @@ from hook.ops.trust.check import check
 from hook.ops.trust.formats import java_store
 from hook.ops.trust.readers import GO, JAVA, refusals
 from unit.ops.trust.authority import Made, ca, key, rsa_key
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 
 JAVA_REFUSES = {
     "SM2",
@@ -85,22 +85,22 @@ def odd(tmp_path: Path, *options: str) -> Made:
 
 
 def test_certificate_that_java_refuses_is_in_every_file_but_javas_and_named(
-    node: Node, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trust: TrustStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.add("company.pem", ca("Company"))
-    node.add("odd.pem", odd(tmp_path, *_ec("SM2")))
-    warnings = [line for line in node.build().warnings if "cannot read it" in line]
+    trust.add("company.pem", ca("Company"))
+    trust.add("odd.pem", odd(tmp_path, *_ec("SM2")))
+    warnings = [line for line in trust.build().warnings if "cannot read it" in line]
     assert [line.partition(": warning: ")[2].partition("(")[0] for line in warnings] == [
         "Odd: Java cannot read it: it does not know its elliptic curve. It is left out of java/cacerts, which could "
         "not be loaded with it",
         "Odd: Go cannot read it: it does not know its elliptic curve. Programs in Go do not trust it",
     ]
-    assert (node.live / "added.pem").read_text().count("-----BEGIN") == 2
+    assert (trust.live / "added.pem").read_text().count("-----BEGIN") == 2
     for name in ("java/cacerts", "certs/java/cacerts", "extracted/java/cacerts", "alone/java/cacerts"):
-        stored = pkcs12.load_pkcs12((node.live / name).read_bytes(), b"changeit").additional_certs
+        stored = pkcs12.load_pkcs12((trust.live / name).read_bytes(), b"changeit").additional_certs
         subjects = {one.certificate.subject.rfc4514_string() for one in stored}
         assert "CN=Company" in subjects and "CN=Odd" not in subjects, name
-    check(str(node.store), None)
+    check(str(trust.store), None)
     rows = capsys.readouterr().out.splitlines()
     of_java = next(line for line in rows if line.startswith("Debian") and "  Java  " in line)
     of_go = next(line for line in rows if line.startswith("Debian") and " Go, " in line)
@@ -108,12 +108,12 @@ def test_certificate_that_java_refuses_is_in_every_file_but_javas_and_named(
     assert of_go.endswith("3 system roots, 2 added; Go cannot read Odd")
 
 
-def test_store_of_nothing_that_java_reads_can_be_loaded(node: Node, tmp_path: Path) -> None:
-    node.add("odd.pem", odd(tmp_path, *_ec("SM2")))
-    node.build()
-    assert (node.live / "alone/java/cacerts").read_bytes() == java_store([])
+def test_store_of_nothing_that_java_reads_can_be_loaded(trust: TrustStore, tmp_path: Path) -> None:
+    trust.add("odd.pem", odd(tmp_path, *_ec("SM2")))
+    trust.build()
+    assert (trust.live / "alone/java/cacerts").read_bytes() == java_store([])
     shown = subprocess.run(
-        ["openssl", "pkcs12", "-in", node.live / "alone/java/cacerts", "-passin", "pass:", "-nokeys"],
+        ["openssl", "pkcs12", "-in", trust.live / "alone/java/cacerts", "-passin", "pass:", "-nokeys"],
         capture_output=True,
     )
     assert (shown.returncode, shown.stdout) == (0, b"")

@@ -10,7 +10,7 @@ from hook.ops.trust.build import Sources, build
 from hook.ops.trust.certificate import certificates
 from hook.ops.trust.errors import TrustError
 from unit.ops.trust.authority import bundle, ca, key
-from unit.ops.trust.conftest import Node
+from unit.ops.trust.conftest import TrustStore
 
 ONE, TWO = ca("One", signer=key(1)), ca("Two", signer=key(2))
 
@@ -71,25 +71,25 @@ def test_others_are_refused_by_file_and_line(data: bytes, complaint: str) -> Non
     assert str(error.value).startswith(complaint)
 
 
-def test_one_such_file_beside_a_good_one_refuses_the_build(node: Node) -> None:
-    node.add("a.pem", ONE)
-    (node.sources / "b.pem").write_bytes(TWO.pem.replace(b"\n", b"\\n"))
+def test_one_such_file_beside_a_good_one_refuses_the_build(trust: TrustStore) -> None:
+    trust.add("a.pem", ONE)
+    (trust.sources / "b.pem").write_bytes(TWO.pem.replace(b"\n", b"\\n"))
     with pytest.raises(TrustError, match=r"b\.pem: line 1: "):
-        node.build()
+        trust.build()
 
 
-def test_file_that_its_ending_leaves_out_is_named_if_it_has_a_certificate(node: Node) -> None:
-    node.add("a.pem", ONE)
-    (node.sources / "issuing.cert").write_bytes(TWO.pem)
-    (node.sources / "binary").write_bytes(TWO.der)
-    (node.sources / "README").write_text("Put CAs here.\n")
-    (node.sources / "ca.key").write_text("-----BEGIN PRIVATE KEY-----\n")
-    (node.sources / ".hidden").write_bytes(TWO.pem)
-    (node.sources / "old").mkdir()
-    warnings = [line for line in node.build().warnings if "not read" in line]
+def test_file_that_its_ending_leaves_out_is_named_if_it_has_a_certificate(trust: TrustStore) -> None:
+    trust.add("a.pem", ONE)
+    (trust.sources / "issuing.cert").write_bytes(TWO.pem)
+    (trust.sources / "binary").write_bytes(TWO.der)
+    (trust.sources / "README").write_text("Put CAs here.\n")
+    (trust.sources / "ca.key").write_text("-----BEGIN PRIVATE KEY-----\n")
+    (trust.sources / ".hidden").write_bytes(TWO.pem)
+    (trust.sources / "old").mkdir()
+    warnings = [line for line in trust.build().warnings if "not read" in line]
     assert [Path(line.split(": ")[1]).name for line in warnings] == ["binary", "issuing.cert"]
     assert all("a file's name must end in .pem, .crt, " in line for line in warnings)
     built = build(
-        str(node.store), Sources(add=[str(node.sources / "issuing.cert")], no_system=True, allow_removal=True)
+        str(trust.store), Sources(add=[str(trust.sources / "issuing.cert")], no_system=True, allow_removal=True)
     )
     assert [one["subject"] for one in built.added] == ["Two"], "a file that is named itself is read"

@@ -30,7 +30,7 @@ def stop() -> None:
     raise Stop
 
 
-class Node:
+class MountNamespace:
     """A thread with a mount namespace, in which `rootfs` is a container's root: `pid` is the thread's.
 
     `source`: the directory of the node that is reserved. `share`: a file system of the node.
