@@ -24,7 +24,8 @@ from typing import Any
 
 import tomlkit
 
-_CLONE_NEWNS, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20000, 4096, 16384, 1 << 18
+_CLONE_NEWNS = 0x20000
+_MS_RDONLY, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _EMPTY = (
     *("/etc", "/opt", "/proc/driver", "/run", "/usr/lib/systemd", "/usr/local/bin", "/usr/local/sbin", "/var/lib"),
     "/var/log",
@@ -145,6 +146,10 @@ class Machine:
         """Empties /dev."""
         _mount("tmpfs", "/dev", "tmpfs", 0, "mode=0755")
         os.mknod("/dev/null", 0o20666, os.makedev(1, 3))
+
+    def make_read_only(self, path: str) -> None:
+        """Has the file system that is mounted at a path read-only."""
+        _mount("none", path, None, _MS_REMOUNT | _MS_BIND | _MS_RDONLY)
 
     def boot(self) -> None:
         """Starts systemd: systemctl remembers what it is asked, and answers by the files in /run/units."""

@@ -117,9 +117,15 @@ class Rewiring:
         return any(not self.disk.has(path, state) for path, state in self.references)
 
     def was_changed(self, path: str) -> bool:
-        """Whether a file is not as the last install left it."""
+        """Whether a file is not as the last install left it.
+
+        The record has no mode and no owner: with the content that an install would write, only these can be wrong.
+        """
         owned, now = self.record.owned(path), self.disk.at(path)
-        return (now and now.sha256()) != (owned and owned.after)
+        if (now and now.sha256()) != (owned and owned.after):
+            return True
+        wanted = dict(self.target.program + self.artifacts + self.references).get(path)
+        return now is not None and wanted is not None and now.content == wanted.content and not now.same(wanted)
 
     def _not_loaded(self, now: Callable[[], Config]) -> list[str]:
         """Returns the handlers that are to be wired, and that the engine has not loaded. Raises NodeError."""

@@ -93,6 +93,19 @@ def _without_cdi(node: Node, state: EngineState, wrong: str) -> Iterator[Finding
             yield Finding(severity, ENGINE, f"{becomes}: {lack}", engine=state.name)
 
 
+def unrecorded(node: Node) -> Iterator[Finding]:
+    """The engines that call reassert though no install is recorded: verify then finds protected what is not wired."""
+    for state in node.engines:
+        names = [each.name for each in state.loaded.handlers if STARTS & {*each.wired}]
+        if names and not state.is_wired:
+            text = (
+                f"containers of {listed(names)} start with reassert, and {node.record.path} has no install of "
+                f"{state.engine.title}: it was wired by hand, or this record was lost"
+            )
+            command = registry.install_command(state.name, node.record.engines())
+            yield Finding(NOTE if node.is_wired else WARNING, ENGINE, text, command, node.record.path, state.name)
+
+
 def handlers(node: Node) -> Iterator[Finding]:
     """The handlers whose containers start without reassert."""
     for state in node.wired:
@@ -169,10 +182,11 @@ def files(node: Node) -> Iterator[Finding]:
             yield Finding(WARNING, "files", text, install, paths[0], state.name)
         else:
             yield Finding(OK, "files", "the files are as the last install wrote them", engine=state.name)
-        for path in filter(None, (path_in_use(), front_of(state.part))):
+        placed = [path for path, _ in rewiring.artifacts if dispatchers.is_place(path) and os.path.exists(path)]
+        for path in filter(None, (path_in_use(), front_of(state.part), *placed)):
             if not os.access(path, os.X_OK):
-                text = f"{path} is missing, so no container starts"
-                yield Finding(ERROR, "files", text, install, path, state.name)
+                what = "cannot be executed" if os.path.exists(path) else "is missing"
+                yield Finding(ERROR, "files", f"{path} {what}, so no container starts", install, path, state.name)
         for unit in state.part.units:
             if not systemd.is_active(unit):
                 yield Finding(ERROR, "units", f"{unit} does not run", install, engine=state.name)
@@ -197,8 +211,10 @@ def policy(node: Node) -> Iterator[Finding]:
         command = "reassert policy check" if os.path.lexists(store.SOURCE) else "reassert install"
         yield Finding(ERROR, POLICY, node.no_policy, command)
         return
-    if in_force.warning:
-        yield Finding(ERROR, POLICY, in_force.warning, f"reassert policy check {in_force.path}")
+    if text := in_force.warning:
+        if os.path.islink(in_force.path) and not os.path.exists(in_force.path):
+            text += f"; {in_force.path} is a symbolic link to {shlex.quote(os.readlink(in_force.path))}"
+        yield Finding(ERROR, POLICY, text, f"reassert policy check {in_force.path}")
     why = enforces_nothing(node)
     if why:
         yield Finding(WARNING, POLICY, f"NOT ENFORCED: {why}")
@@ -389,6 +405,24 @@ def disk(_: Node) -> Iterator[Finding]:
         yield Finding(severity, "disk", text, command, path)
 
 
+def kept_state(node: Node) -> Iterator[Finding]:
+    """Why nothing is kept from one look to the next, nor a policy compiled once for all starts.
+
+    Whether others than root could write there is no question of this.
+    """
+    if not node.is_wired or not os.path.isdir(store.STORE):
+        return
+    path = os.path.join(store.STORE, kept.FILE)
+    lost = "no look of the timer and no `verify` is kept"
+    if os.statvfs(store.STORE).f_flag & os.ST_RDONLY:
+        top = next(str(each) for each in (Path(path).parent, *Path(path).parent.parents) if os.path.ismount(each))
+        text = f"the file system of {store.STORE} is read-only: {lost}, and each start compiles a changed policy itself"
+        yield Finding(ERROR, "store", text, f"mount -o remount,rw {shlex.quote(top)}", store.STORE)
+    elif os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+        text = f"{path} is not a regular file: {lost}"
+        yield Finding(ERROR, "store", text, f"mv {path} {path}.old", path)
+
+
 def interrupted(node: Node) -> Iterator[Finding]:
     """An install or uninstall that was killed."""
     if node.interrupted:
@@ -430,8 +464,22 @@ def since(when: float) -> str:
 
 
 CHECKS = (
-    *(engines, handlers, files, agent, policy, verified, trust, event_log, containers, permissions, checkpoint, disk),
-    interrupted,
+    *(
+        engines,
+        unrecorded,
+        handlers,
+        files,
+        agent,
+        policy,
+        verified,
+        trust,
+        event_log,
+        containers,
+        permissions,
+        checkpoint,
+        disk,
+    ),
+    *(kept_state, interrupted),
 )
 
 

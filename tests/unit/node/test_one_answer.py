@@ -157,6 +157,13 @@ def held_policy(node: Machine) -> None:
     Path("/etc/reassert/policy.yaml").write_text("spec: [\n")
 
 
+def dangling_policy(node: Machine) -> None:
+    called("policy", "compile")
+    Path("/etc/reassert/policy.yaml").unlink()
+    Path("/etc/reassert/policy.yaml").symlink_to("/nowhere/policy.yaml")
+    assert "; /etc/reassert/policy.yaml is a symbolic link to /nowhere/policy.yaml" in called("status").stdout
+
+
 def no_policy(node: Machine) -> None:
     Path("/etc/reassert/policy.yaml").unlink()
 
@@ -216,12 +223,17 @@ def front_is_gone(node: Machine) -> None:
     Path("/opt/reassert/reassert").unlink()
 
 
+def dispatcher_without_its_mode(node: Machine) -> None:
+    Path("/opt/reassert/reassert-crun").chmod(0o644)
+
+
 BROKEN: dict[str, tuple[Callable[[Machine], None], int, Found]] = {
     "a drop-in that somebody edited": (edited_drop_in, 1, {(ERROR, "crio", "files")}),
     "an agent that was stopped": (no_agent, 1, {(ERROR, "crio", "units")}),
     "a verify of last year": (old_verify, 0, set()),
     "a policy without a namespace": (no_namespace_is_left, 4, {(WARNING, "", "policy")}),
     "a log that is a symbolic link": (log_is_a_link, 1, {(ERROR, "", "event log")}),
+    "a dispatcher that cannot be executed": (dispatcher_without_its_mode, 1, {(ERROR, "crio", "files")}),
     "no program": (front_is_gone, 1, {(ERROR, "crio", "files")}),
     "a handler that nobody wired": (has_kata, 1, {(ERROR, "crio", "handler/kata")}),
     "files that are not loaded": (not_loaded, 1, {(ERROR, "crio", "handler/crun")}),
@@ -232,6 +244,7 @@ BROKEN: dict[str, tuple[Callable[[Machine], None], int, Found]] = {
     "an engine that does not run": (engine_away, 1, {(ERROR, "crio", "engine")}),
     "an engine that does not answer": (engine_silent, 1, {(ERROR, "crio", "engine")}),
     "a part that verify did not try": (verify_failed, 1, {(ERROR, "crio", "way/device")}),
+    "a policy that is a dangling link": (dangling_policy, 1, {(ERROR, "", "policy")}),
     "a policy that others can write": (everyones_policy, 1, {(ERROR, "", "permissions"), (ERROR, "", "policy")}),
     "a policy in Audit mode": (audits_only, 4, {(WARNING, "", "policy")}),
 }
@@ -244,6 +257,44 @@ def test_a_broken_node_is_broken_for_every_command(node: Machine, name: str) -> 
     breaks, status, found = BROKEN[name]
     breaks(node)
     assert answers() == (status, found)
+
+
+def test_a_read_only_store_is_an_error_of_every_command(node: Machine) -> None:
+    """As a file system is after an error of the disk: then nothing can be kept, nor measured."""
+    install()
+    node.make_read_only("/var/lib")
+    for command in ("status", "doctor"):
+        done = called(command, "-o", "json")
+        [error] = [each for each in json.loads(done.stdout)["findings"] if each["severity"] == ERROR]
+        assert (done.returncode, error["part"], error["remedy"]) == (1, "store", "mount -o remount,rw /var/lib")
+    done = called("status", "--record")
+    assert (done.returncode, "Read-only file system" in done.stderr) == (1, True)
+
+
+def test_a_node_whose_record_is_lost_is_not_wired_and_says_that_it_calls_reassert(node: Machine) -> None:
+    """Then `verify` is green, and `status` has the exit status of a node without an install."""
+    install()
+    Path("/var/lib/reassert/node/installed.json").unlink()
+    for command in ("status", "doctor"):
+        done = called(command, "-o", "json")
+        [said] = [each for each in json.loads(done.stdout)["findings"] if each["severity"] == WARNING]
+        assert (done.returncode, said["part"], said["remedy"]) == (3, "engine", "reassert install")
+        assert "containers of crun start with reassert" in said["text"]
+        assert "this record was lost" in called(command).stdout
+    install()
+    assert answers() == (0, set())
+
+
+def test_a_directory_in_the_place_of_what_is_kept_is_an_error(node: Machine) -> None:
+    install()
+    file = Path("/var/lib/reassert/node.json")
+    file.unlink(missing_ok=True)
+    file.mkdir()
+    for command in ("status", "doctor"):
+        done = called(command, "-o", "json")
+        [error] = [each for each in json.loads(done.stdout)["findings"] if each["severity"] == ERROR]
+        assert (done.returncode, error["part"], error["remedy"]) == (1, "store", f"mv {file} {file}.old")
+    assert called("status", "--record").returncode == 1
 
 
 @pytest.mark.parametrize(
