@@ -104,6 +104,34 @@ def _meant(arguments: list[str]) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Run one command. Returns its exit status: 0 success, 1 an error or a problem found, 2 wrong usage."""
+    _open_closed()
+    try:
+        try:
+            return _main(arguments)
+        finally:  # also of what argparse prints before it exits
+            sys.stdout.flush()
+    except BrokenPipeError:
+        discard_output()
+    except OSError as error:
+        discard_output()
+        _say_error(f"reassert: {describe(error)}")
+    return 1
+
+
+def _open_closed() -> None:
+    """Open /dev/null for each standard stream that the caller closed (`>&-`).
+
+    Python has None for it, and the next file that is opened gets its number.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _main(arguments: list[str]) -> int:
     if not arguments and os.environ.get("NRI_PLUGIN_SOCKET"):
         arguments = ["nri"]  # a runtime starts the programs of its NRI plugin directory without arguments
     typed = shlex.join(["reassert", *arguments])

@@ -46,6 +46,11 @@ class Parser(argparse.ArgumentParser):
                 at = below.choices[word]
         return at
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse's, which hides that nothing can be written."""
+        if message:
+            (file or sys.stderr).write(message)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices
         if choices is None or value in choices:

@@ -137,8 +137,12 @@ def test_show_and_compile_use_the_given_store(source: Path, root_dir: Path) -> N
     assert json.loads(called("policy", "show", "-o", "json", *where).stdout)["status"]["source"] == str(source)
 
 
-def test_reader_that_went_away_or_a_full_disk_is_no_traceback(source: Path) -> None:
-    command = [*COMMAND, "policy", "check", str(source)]
+PRINTING = [["policy", "check"], ["--help"], ["help", "--all"], ["help", "break-glass"], ["policy", "check", "--help"]]
+
+
+@pytest.mark.parametrize("words", PRINTING, ids=" ".join)
+def test_reader_that_went_away_or_a_full_disk_is_no_traceback(source: Path, words: list[str]) -> None:
+    command = [*COMMAND, *words, *([str(source)] if words == ["policy", "check"] else [])]
     with subprocess.Popen(["true"], stdin=subprocess.PIPE) as reader:
         reader.wait()
         gone = subprocess.run(command, stdout=reader.stdin, stderr=subprocess.PIPE, text=True)
@@ -146,6 +150,14 @@ def test_reader_that_went_away_or_a_full_disk_is_no_traceback(source: Path) -> N
     with open("/dev/full", "w") as full:
         result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert (result.returncode, result.stderr) == (1, "reassert: No space left on device\n")
+
+
+@pytest.mark.parametrize("words", PRINTING, ids=" ".join)
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_caller_that_closed_standard_streams_is_no_error(source: Path, words: list[str], streams: str) -> None:
+    command = [*COMMAND, *words, *([str(source)] if words == ["policy", "check"] else [])]
+    done = subprocess.run(["sh", "-c", f'"$@" {streams}', "sh", *command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_change_of_a_node_goes_on_though_nobody_reads(machine: Machine) -> None:
