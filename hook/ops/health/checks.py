@@ -23,15 +23,17 @@ from hook.core.base.system import Untrusted, timestamp, trusted
 from hook.core.container.allocation import CHECKPOINT_LIMIT, checkpoint_path
 from hook.core.events import EVENTS
 from hook.core.policy import store
+from hook.core.policy.entries import EXCLUSIVE
 from hook.core.policy.model import AUDIT, Policy, Rule
 from hook.core.policy.store import KUBELET_ROOT
+from hook.core.reserve.reserved_env import VISIBLE_GPUS
 from hook.entry.dispatcher import FRONT
 from hook.node import kept, systemd, wired
 from hook.node.accepted import HANDLER
 from hook.node.artifacts import dispatchers
 from hook.node.change.program import called, path_in_use
 from hook.node.engines import registry
-from hook.node.engines.base import NRI, Handler
+from hook.node.engines.base import HOOK, NRI, RUNTIME, Handler
 from hook.node.engines.facts import FACTS, containers_of
 from hook.node.engines.shims import listed
 from hook.node.kept import UNSEEN
@@ -47,6 +49,8 @@ ENGINE, POLICY, AGENT, CONTAINERS, VERIFY = "engine", "policy", "agent", "contai
 
 _LOW, _BYTES = 0.05, 64 << 20
 """A file system with a smaller share of free space, or fewer free bytes, is a warning."""
+
+_GPU_KIND, _NVIDIAS_RUNTIME = "nvidia.com/gpu", "nvidia-container-runtime"
 
 _CLAIM = b"ClaimUID"
 """A field that each claim in kubelet's dra_manager_state has."""
@@ -144,6 +148,31 @@ def _handler(node: Node, state: EngineState, handler: Handler, install: str) -> 
         return Finding(NOTE, part, f"{bypasses}, which was accepted by name{note}", engine=state.name)
     remedy = handler.remedy or f"{install} --except {shlex.quote(part)}"
     return Finding(ERROR, part, f"{bypasses}{note}", remedy, engine=state.name)
+
+
+def hidden_gpus(node: Node) -> Iterator[Finding]:
+    """The handlers under which a hook alone does not see which GPUs a container has asked for, and got.
+
+    In its CDI modes NVIDIA's runtime gives the GPUs that the variable names, writes `void` in its place, and then calls
+    the runtime that calls the hook.
+    """
+    rules = [rule for rule in (node.policy.candidates(None) if node.policy else ()) if not rule.is_audited]
+    exclusive = [pattern for rule in rules for pattern in rule.raw.get(EXCLUSIVE) or ()]
+    names = [rule.name for rule in rules if any(env.name == VISIBLE_GPUS for env in rule.env)]
+    if not names or any(glob_match(pattern, "/dev/nvidia0") or pattern == _GPU_KIND for pattern in exclusive):
+        return
+    for state in node.wired:
+        if HOOK not in state.part.adapters or {RUNTIME, NRI} & {*state.part.adapters}:
+            continue
+        for handler in state.loaded.handlers:
+            if os.path.basename(handler.runtime or "").startswith(_NVIDIAS_RUNTIME):
+                text = (
+                    f"containers of {handler.name} get each GPU that {VISIBLE_GPUS} names, against rule {names[0]}: "
+                    "NVIDIA's runtime has given it, and removed the value, before the hook looks. A rule with "
+                    "`exclusive: [/dev/nvidia*]` refuses them, and so does another adapter"
+                )
+                install = registry.install_command(state.name, node.record.engines())
+                yield Finding(ERROR, "gpus", text, f"{install} --adapter runtime", engine=state.name)
 
 
 def _restarts(node: Node, state: EngineState) -> str:
@@ -464,22 +493,8 @@ def since(when: float) -> str:
 
 
 CHECKS = (
-    *(
-        engines,
-        unrecorded,
-        handlers,
-        files,
-        agent,
-        policy,
-        verified,
-        trust,
-        event_log,
-        containers,
-        permissions,
-        checkpoint,
-        disk,
-    ),
-    *(kept_state, interrupted),
+    *(engines, unrecorded, handlers, hidden_gpus, files, agent, policy, verified, trust, event_log, containers),
+    *(permissions, checkpoint, disk, kept_state, interrupted),
 )
 
 

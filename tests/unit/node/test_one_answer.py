@@ -271,6 +271,24 @@ def test_a_read_only_store_is_an_error_of_every_command(node: Machine) -> None:
     assert (done.returncode, "Read-only file system" in done.stderr) == (1, True)
 
 
+NVIDIA = '[crio.runtime.runtimes.nvidia]\nruntime_path = "/usr/local/sbin/nvidia-container-runtime"\n'
+GPU = {"name": "gpu", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]}
+ONLY = {"name": "only", "deviceAllocations": {"exclusive": ["/dev/nvidia*"]}}
+
+
+@pytest.mark.parametrize(("rules", "hidden"), [([GPU], True), ([GPU, ONLY], False), ([RULE], False)])
+def test_a_hook_alone_does_not_see_what_nvidias_runtime_has_given(
+    node: Machine, rules: list[dict[str, Any]], hidden: bool
+) -> None:
+    """That runtime writes `void` in the place of the GPUs that a container asked for, before it calls a hook."""
+    enforce(*rules)
+    install("hook")
+    node.program("nvidia-container-runtime", ":")
+    node.file("/etc/crio/crio.conf.d/50-nvidia.conf", NVIDIA)
+    LOAD[0]()
+    assert answers() == ((1, {(ERROR, "crio", "gpus")}) if hidden else (0, set()))
+
+
 def test_a_node_whose_record_is_lost_is_not_wired_and_says_that_it_calls_reassert(node: Machine) -> None:
     """Then `verify` is green, and `status` has the exit status of a node without an install."""
     install()
