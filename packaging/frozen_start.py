@@ -6,9 +6,11 @@ docs/project/performance.md has the measurements of each step, and how to repeat
 from __future__ import annotations
 
 import ast
+import copy
 import marshal
 import sys
 from collections.abc import Iterator
+from encodings.aliases import aliases
 from functools import cache
 from importlib.util import MAGIC_NUMBER
 from pathlib import Path
@@ -21,6 +23,24 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILTINS = {"sys", "posix", "_json", "errno", "time", "_signal", "_thread"}
 RARE = {"_blake2", "_ctypes", "_sha2", "_sha256", "_socket", "binascii", "fcntl", "zlib"}
 """Files to load in some builds of Python. Few starts execute a module that imports one."""
+
+USUAL = {
+    *("hook.start", "hook.entry", "hook.entry.caller", "hook.entry.write_spec"),
+    *("hook.core.decide", "hook.core.events", "hook.core.plan", "hook.core.verdict"),
+    *("hook.core.base.compare", "hook.core.base.errors", "hook.core.base.jsontext", "hook.core.base.system"),
+    "hook.core.base.text",
+    *(f"hook.core.container.{name}" for name in ("identity", "oci", "spec", "start")),
+    *("hook.core.facts", "hook.core.facts.gather"),
+    *("hook.core.policy.entries", "hook.core.policy.model", "hook.core.policy.sources", "hook.core.policy.store"),
+    *("hook.core.reserve.env", "hook.core.reserve.mounts", "hook.core.reserve.devices"),
+    *("hook.core.reserve.edits", "hook.core.reserve.place_mount", "hook.core.reserve.reserved_env"),
+    *("hook.core.reserve.listed_annotations", "hook.core.reserve.unsafe_annotations", "hook.core.reserve.plan"),
+    *("hook.core.reserve.shared_processes", "hook.core.reserve.node_paths"),
+}
+"""Our modules that a usual create, exec and hook execute. Whether another one belongs here is for the review.
+
+They are marshalled together: each string that several of them have is read and interned once.
+"""
 
 HEADER = 16
 """Bytes of a .pyc file before its marshalled code (PEP 552)."""
@@ -56,13 +76,27 @@ def imports(module: str) -> Iterator[str]:
             yield from (name for alias in node.names if _file(name := f"{node.module}.{alias.name}"))
 
 
-def code(module: str) -> bytes:
-    """The code of one of our modules, marshalled, without docstrings, assertions and the numbers of lines.
+def code(module: str) -> CodeType:
+    """The code of one of our modules, without docstrings, assertions and the numbers of lines.
 
     A start shows no traceback (`hook.entry.usage.ended`), and the numbers are a quarter of the bytes.
     """
-    tree, name = run_time_tree(module), f"{module.replace('.', '/')}.py"
-    return marshal.dumps(_without_lines(compile(tree, name, "exec", dont_inherit=True, optimize=2)))
+    tree, name = _Bound().visit(copy.deepcopy(run_time_tree(module))), f"{module.replace('.', '/')}.py"
+    return _without_lines(compile(tree, name, "exec", dont_inherit=True, optimize=2))
+
+
+class _Bound(ast.NodeTransformer):
+    """Replaces `from hook.x import y` by `y = __modules__["hook.x"].y`: an import statement costs ten times as much."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.stmt]:
+        if str(node.module).partition(".")[0] != "hook":
+            return node
+        bound = []
+        for alias in node.names:
+            module = f"{node.module}.{alias.name}"
+            value = f"__modules__[{module!r}]" if _file(module) else f"__modules__[{node.module!r}].{alias.name}"
+            bound += ast.parse(f"{alias.asname or alias.name} = {value}").body
+        return bound
 
 
 def _without_lines(code: CodeType) -> CodeType:
@@ -150,36 +184,30 @@ class _Imports(ast.NodeTransformer):
 
 # One entry of the executable's archive holds the whole start path. For each entry the bootloader opens the executable,
 # seeks, inflates, closes, and calls importlib. sys.modules has a `Lazy` for each module, so no import looks for a file.
-# Its first attribute executes it: a start pays for what it uses. meta_path[0] refuses in a container's mount namespace
-# (hook/core/linux/mountns.py). Packages have a __path__: another module of them is a file.
+# A start executes a module when it first uses one of its names, and so pays for what it uses. meta_path[0] refuses in a
+# container's mount namespace (hook/core/linux/mountns.py).
 _START = """
 import gc
 import sys
 if len(sys.argv) > 1 and sys.argv[1] in "COMMANDS":
     gc.disable()  # a start lives for milliseconds and leaves no cycles worth a search
     from marshal import loads
-    codes = dict("CODES")
     root = "ROOT"
     if root is None:
         root = sys._MEIPASS
-    Module = type(sys)
+    usual, codes, modules, Module = loads("USUAL"), dict("CODES"), sys.modules, type(sys)
     class Lazy(Module):
         def __getattr__(self, attribute):
             name = self.__name__
             sys.meta_path[0].find_spec(name)
-            exec(loads(codes[name]), self.__dict__)
+            self.__file__ = root + "/" + name.replace(".", "/") + ".pyc"
+            self.__modules__ = modules
+            exec(usual.get(name) or loads(codes[name]), self.__dict__)
             self.__class__ = Module
             return getattr(self, attribute)
-    for name in codes:
-        module = sys.modules[name] = Lazy(name)
-        path = root + "/" + name.replace(".", "/")
-        module.__file__ = path + ".pyc"
-        if name in "PACKAGES":
-            module.__path__ = [path]
-        parent, _, last = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], last, module)
-    sys.modules["hook.start"].start(sys.argv[1:])
+    for name in "NAMES":
+        modules[name] = Lazy(name)
+    modules["hook.start"].start(sys.argv[1:])
 """
 
 
@@ -191,8 +219,9 @@ def start_code(root: str | None = None) -> CodeType:
     constants = {
         "COMMANDS": COMMANDS,
         "ROOT": root,
-        "PACKAGES": tuple(module for module, file in start_path().items() if file.name == "__init__.py"),
-        "CODES": tuple((module, code(module)) for module in sorted(start_path())),
+        "NAMES": tuple(sorted(start_path())),
+        "USUAL": marshal.dumps({module: code(module) for module in sorted(USUAL)}),
+        "CODES": tuple((module, marshal.dumps(code(module))) for module in sorted({*start_path()} - USUAL)),
     }
     return _with_constants("reassert_start.py", _START, constants)
 
@@ -223,8 +252,12 @@ _CODECS = (
 def first_on_path(datas: list[Entry], binaries: list[Entry], workpath: Path) -> tuple[list[Entry], list[Entry]]:
     """Datas and binaries with `encodings` and _EARLY in the first entry of sys.path, and without unused codecs."""
     codecs = {Path(dest).stem: source for dest, source, _ in datas if dest.startswith("encodings/")}
+    names = {alias: codec for alias, codec in aliases.items() if codec in _CODECS}
     constants = {
-        "PARTS": tuple((f"encodings.{name}", _code(codecs[name])) for name in ("aliases", "utf_8")),
+        "PARTS": (
+            ("encodings.aliases", compile(f"aliases = {names}", "aliases.py", "exec")),
+            ("encodings.utf_8", _code(codecs["utf_8"])),
+        ),
         "PACKAGE": _code(codecs["__init__"]),
     }
     codecs["__init__"] = _written(workpath / "encodings.pyc", _with_constants("encodings.py", _ENCODINGS, constants))

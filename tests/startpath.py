@@ -71,7 +71,7 @@ def executed(
 def size(modules: set[str]) -> tuple[int, int]:
     """The number of our modules among these, and the bytes of their code together."""
     own = [module for module in modules if module.partition(".")[0] == "hook"]
-    return len(own), sum(len(frozen_start.code(module)) for module in own)
+    return len(own), sum(len(marshal.dumps(frozen_start.code(module))) for module in own)
 
 
 class Start:
@@ -140,7 +140,7 @@ def main() -> None:
         found["hook that verifies"] = start.hook("createRuntime", start.state())[0]
     if sys.argv[1:] == ["--modules"]:
         for module in sorted(corrected):
-            print(f"{len(frozen_start.code(module)) if module.startswith('hook') else '':>6}  {module}")
+            print(f"{size({module})[1] or '':>6}  {module}")
     for command, modules in found.items():
         count, total = size(modules)
         print(f"{command:40} {count:3} modules  {total:7} bytes")

@@ -14,6 +14,7 @@ from pathlib import Path
 import frozen_start
 import marks
 import pytest
+from frozen_start import USUAL
 from startpath import RULE, Start, executed
 
 from hook.core.plan import STEPS
@@ -21,22 +22,7 @@ from unit.support import ROOT
 
 pytestmark = marks.promise("A start loads the start path's modules only", about="Decision")
 
-FOREIGN = {"_json", "_signal", "errno", "gc", "posix", "sys", "time"}
-
-USUAL = {
-    *("hook.start", "hook.entry", "hook.entry.caller", "hook.entry.write_spec"),
-    *("hook.core.decide", "hook.core.events", "hook.core.plan", "hook.core.verdict"),
-    *("hook.core.base.compare", "hook.core.base.errors", "hook.core.base.jsontext", "hook.core.base.system"),
-    "hook.core.base.text",
-    *(f"hook.core.container.{name}" for name in ("identity", "oci", "spec", "start")),
-    *("hook.core.facts", "hook.core.facts.gather"),
-    *("hook.core.policy.entries", "hook.core.policy.model", "hook.core.policy.sources", "hook.core.policy.store"),
-    *("hook.core.reserve.env", "hook.core.reserve.mounts", "hook.core.reserve.devices"),
-    *("hook.core.reserve.edits", "hook.core.reserve.place_mount", "hook.core.reserve.reserved_env"),
-    *("hook.core.reserve.listed_annotations", "hook.core.reserve.unsafe_annotations", "hook.core.reserve.plan"),
-    *("hook.core.reserve.shared_processes", "hook.core.reserve.node_paths"),
-}
-"""Our modules that a usual create, exec and hook execute. Whether another one belongs here is for the review."""
+FOREIGN = {"_json", "_signal", "gc", "posix", "sys", "time"}
 
 CREATE = {"hook.entry.runtime", "hook.entry.cmdline"}
 EXEC = {"hook.entry.process", "hook.core.container.runtime_records"}

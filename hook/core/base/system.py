@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import posix
 import sys
 import time
@@ -227,7 +226,8 @@ def timestamp(nanoseconds: int) -> str:
     return f"{seconds}.{nanoseconds // 1000 % 1_000_000:06d}Z"
 
 
-_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN)  # EAGAIN: fork(2)
+_SHORT = (24, 23, 12, 28, 122, 11)
+"""EMFILE, ENFILE, ENOMEM, ENOSPC, EDQUOT, and EAGAIN of fork(2), by number: a start would execute `errno` for these."""
 
 
 def is_shortage(error: BaseException | None) -> bool:

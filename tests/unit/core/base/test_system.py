@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import posix
 import signal
@@ -171,6 +172,14 @@ def test_error_names_the_command_that_mends_it(root_dir: Path) -> None:
         trusted(f"{root_dir}/f")
     subprocess.run(str(caught.value).rpartition("(")[2].rstrip(")"), shell=True, check=True)
     assert trusted(f"{root_dir}/f")
+
+
+SHORTAGES = {"EAGAIN", "EDQUOT", "EMFILE", "ENFILE", "ENOMEM", "ENOSPC"}
+
+
+def test_a_shortage_has_its_number_on_this_machine() -> None:
+    short = {number for number in errno.errorcode if system.is_shortage(OSError(number, "-"))}
+    assert {errno.errorcode[number] for number in short} == SHORTAGES
 
 
 def test_timestamp_is_rfc_3339() -> None:
