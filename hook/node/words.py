@@ -8,8 +8,8 @@ import time
 from hook import __version__
 from hook.core.base.system import timestamp
 from hook.core.policy.model import Match
-from hook.core.reserve.devices import Drop
 from hook.core.reserve.edits import SHOWN, Edit
+from hook.core.reserve.place_device import Drop
 
 
 def about() -> dict[str, str]:

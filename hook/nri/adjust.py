@@ -24,9 +24,9 @@ from hook.core.base.errors import named
 from hook.core.container.oci import Device, Mount
 from hook.core.facts import Container
 from hook.core.plan import Plan
-from hook.core.reserve.devices import Drop, DropMount, PlaceDevice
 from hook.core.reserve.edits import Edit, Reason
 from hook.core.reserve.listed_annotations import DropAnnotation
+from hook.core.reserve.place_device import Drop, DropMount, PlaceDevice
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import SetEnv
 from hook.nri import ttrpc

@@ -19,8 +19,8 @@ from hook.core.base.errors import Undecided, named
 from hook.core.container.cdi import CDI_DIRECTORIES, edits_of_devices, items
 from hook.core.container.oci import Device, DeviceRule, Json, Mount
 from hook.core.facts import Container
-from hook.core.reserve.devices import Drop, DropMount
 from hook.core.reserve.edits import Edit, Reason
+from hook.core.reserve.place_device import Drop, DropMount
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import SetEnv
 from hook.nri.adjust import in_order, mount_leftovers, own_parts

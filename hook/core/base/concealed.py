@@ -62,8 +62,11 @@ def _key(store: str) -> bytes:
     """The node's key, made if it is missing; empty if it cannot be read or made, or others could have read it."""
     path = f"{store}/{KEY}"
     try:
-        make_key(store)
-        status = posix.stat(path)
+        try:
+            status = posix.stat(path)
+        except FileNotFoundError:
+            make_key(store)
+            status = posix.stat(path)
         file = [status.st_dev, status.st_ino, status.st_ctime_ns]
         known = _READ.get(path)
         if known and known[0] == file:

@@ -6,11 +6,11 @@ value in the text, so that an edit replaces those bytes and keeps all others.
 
 from __future__ import annotations
 
-import sys
 from _json import encode_basestring_ascii, make_encoder, make_scanner, scanstring
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hook.core.base import jsonerrors
 from hook.core.base.errors import TooLarge, named
 
 _SPACE = " \t\n\r"
@@ -43,7 +43,7 @@ class _Strict(_Context):
     def object_pairs_hook(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         result = dict(pairs)
         if len(result) != len(pairs):
-            raise Malformed(f"duplicate member {named(repr(twice(pairs)))}")
+            raise Malformed(f"duplicate member {named(repr(jsonerrors.twice(pairs)))}")
         return result
 
 
@@ -52,7 +52,7 @@ def _not_json(value: object) -> object:
 
 
 _BROKEN = (ValueError, StopIteration, RecursionError, ImportError, SystemError)
-"""Exceptions of the C scanner; hook.core.base.jsontext has what each means."""
+"""Exceptions of the C scanner; hook.core.base.jsonerrors has what each means."""
 
 _scan = make_scanner(_Context)  # type: ignore[arg-type]  # typeshed wants what json.decoder passes
 _scan_strictly = make_scanner(_Strict)  # type: ignore[arg-type]  # it has the attributes that the C scanner reads
@@ -70,7 +70,7 @@ def value_at(text: str, start: int, strict: bool = False) -> tuple[object, int]:
     except Malformed:
         raise
     except _BROKEN as error:
-        raise Malformed(reason(error, scan, text, start)) from None
+        raise Malformed(jsonerrors.reason(error, scan, text, start)) from None
 
 
 class Strings:  # noqa: PLW1641  # like a list, it is not a key of a dictionary
@@ -118,7 +118,7 @@ def strings_at(text: str, start: int) -> tuple[object, int]:
 
 
 def _malformed(problem: str, text: str, index: int) -> Malformed:
-    return Malformed(f"{problem} at {place(text, index)}")
+    return Malformed(f"{problem} at {jsonerrors.place(text, index)}")
 
 
 def _skip(text: str, index: int) -> int:
@@ -142,7 +142,11 @@ def bounded(data: bytes, most: int, name: str) -> bytes:
     A few bytes of text become hundreds of bytes of objects, so the text's length alone bounds no memory. Nothing is
     parsed for this: commas and opening brackets are counted, those in strings only where there are too many at first.
     """
-    if len(data) > most and data.count(b",") + data.count(b"{") + data.count(b"[") > most and has_more(data, most):
+    if (
+        len(data) > most
+        and data.count(b",") + data.count(b"{") + data.count(b"[") > most
+        and jsonerrors.has_more(data, most)
+    ):
         raise TooLarge(f"{name} has lists and objects of more than the limit of {most} entries together")
     return data
 
@@ -230,72 +234,3 @@ def encode(value: object) -> str:
     `parse` reads 1e999 as one; no member of the OCI specification is a fraction or has an exponent.
     """
     return "".join(_encode(value, 0))
-
-
-def reason(error: Exception, scan: Callable[[str, int], object], text: str, start: int) -> str:
-    """What an exception of the C scanner says about the value at `start`.
-
-    The scanner raises JSONDecodeError, a ValueError, which it gets from json.decoder. The frozen start path has no such
-    module: the scanner then raises a SystemError (Python 3.11) or an ImportError.
-    """
-    if isinstance(error, StopIteration):
-        return f"no JSON value at {place(text, error.value)}"
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    position = getattr(error, "pos", None)
-    if position is None:
-        position = _position(scan, text, start)
-    return f"not valid JSON at {place(text, position)}" if position is not None else "not valid JSON"
-
-
-class _DecodeError(ValueError):
-    """Used in place of json.decoder.JSONDecodeError."""
-
-    def __init__(self, _: str, __: str, position: int) -> None:
-        self.position = position
-
-
-def _position(scan: Callable[[str, int], object], text: str, start: int) -> int | None:
-    """Where the C scanner stops, in a process without json.decoder; None where it does not say.
-
-    Where json.decoder is loaded, the scanner's exception has the position, and one without it has none. A process with
-    several threads loads it before it starts them: sys.modules is theirs too.
-    """
-    name = "json.decoder"
-    if name in sys.modules:
-        return None
-    decoder = type(sys)(name)
-    decoder.JSONDecodeError = _DecodeError  # type: ignore[attr-defined]  # a module of our own
-    sys.modules[name] = decoder
-    try:
-        scan(text, start)
-    except _DecodeError as error:
-        return error.position
-    except Exception:
-        return None
-    finally:
-        del sys.modules[name]
-    return None
-
-
-def has_more(data: bytes, most: int) -> bool:
-    """Whether a JSON document has more commas and opening brackets outside of strings, or far more strings."""
-    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # An entry has at most two strings, its name and its value. More would be costly to split, too.
-    if plain.count(b'"') > 4 * most + 4:
-        return True
-    outside = b"".join(plain.split(b'"')[::2])
-    return outside.count(b",") + outside.count(b"{") + outside.count(b"[") > most
-
-
-def twice(pairs: list[tuple[str, Any]]) -> str:
-    """The first name of an object's members that occurs again."""
-    seen: set[str] = set()
-    return next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]  # add() returns None
-
-
-def place(text: str, position: int) -> str:
-    """A position as text: line and column."""
-    if position >= len(text):
-        return "the end of the text (truncated?)"
-    return f"line {text.count(chr(10), 0, position) + 1}, column {position - text.rfind(chr(10), 0, position)}"

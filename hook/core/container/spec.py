@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hook.core.base import jsonerrors
 from hook.core.base.errors import TooLarge, Unacceptable, named
 from hook.core.base.jsontext import (
     Malformed,
@@ -18,7 +19,6 @@ from hook.core.base.jsontext import (
     fold,
     members,
     parse,
-    place,
 )
 from hook.core.container import oci
 from hook.core.container.oci import Json
@@ -38,7 +38,7 @@ _STRICT = ("mounts", "annotations", "linux", "root", "hooks", "capabilities")
 
 
 def _names(text: str) -> dict[str, str]:
-    return {spelled: name for name in text.split() for spelled in (name, fold(name))}
+    return {spelled: name for name in text.split() for spelled in (name, name.lower())}  # in ASCII, `fold` is `lower`
 
 
 _ROOT = _names("process mounts annotations linux root hooks")
@@ -105,7 +105,7 @@ class Spec(Start):
             self._text = without_nul(decode(bounded(data, CONFIG_ENTRIES, where)))
             self._members, end = members(self._text, inner="process", strict=_STRICT, strings="env")
             if self._text[end:].strip(" \t\r\n"):  # Go's decoder reads the first value, crun refuses the file
-                raise Malformed(f"more text after the object at {place(self._text, end)}")
+                raise Malformed(f"more text after the object at {jsonerrors.place(self._text, end)}")
             check_names(self._members, _ROOT)
             if not isinstance(self._members.get("process", (None,))[0], dict):
                 raise Malformed("process is missing or not an object")

@@ -5,93 +5,19 @@ from __future__ import annotations
 from hook.core.base.compare import clean
 from hook.core.base.errors import named
 from hook.core.container import nodes, oci
-from hook.core.container.oci import Device, DeviceRule, Json
+from hook.core.container.oci import Device, DeviceRule
 from hook.core.container.start import Start
 from hook.core.facts import Container
 from hook.core.policy.entries import ALLOCATED_DEVICES, EXCLUSIVE
 from hook.core.policy.model import Rule
-from hook.core.reserve import exclusive
-from hook.core.reserve.edits import SHOWN, Edit
+from hook.core.reserve import exclusive, place_device
+from hook.core.reserve.edits import SHOWN
 from hook.core.reserve.plan import Plan
 
 KIND = "device"
 
 RULES = "linux.resources.devices"
 """Name of the edit of cgroup rules."""
-
-
-class PlaceDevice(Edit):
-    """An allocated device node as the only one at its path, with the cgroup access that was allocated."""
-
-    kind = KIND
-    may_be_secret = False  # paths and numbers
-
-    def __init__(self, rule: str, name: str, device: Device, *, access: str, before: list[Device], origin: str) -> None:
-        super().__init__(rule, name, origin)
-        self.device = device
-        """The object for linux.devices."""
-        self.access = access
-        """The allowed access: letters of `rwm`."""
-        self.before = before
-        """The container's devices at that path."""
-
-    def is_same_node(self, device: Device) -> bool:
-        """Whether a device of the container is the allocated one."""
-        return all(device.oci.get(key) == self.device.oci[key] for key in ("type", "major", "minor"))
-
-    def may_be_used(self, rules: list[DeviceRule]) -> bool:
-        """Whether the cgroup rules give the access. A later rule overrides earlier ones.
-
-        See runtime-spec, "Allowed Device list".
-        """
-        granted: set[str] = set()
-        node = self.device.oci
-        for rule in rules:
-            if rule.oci.get("type", "a") in ("a", node["type"]) and all(
-                rule.oci.get(key) in (None, -1, node[key]) for key in ("major", "minor")
-            ):
-                granted = granted | rule.letters if rule.allows else granted - rule.letters
-        return set(self.access) <= granted
-
-    def conflict(self) -> str:
-        """What the container asked for that this edit overrides, or ""."""
-        if all(map(self.is_same_node, self.before)):
-            return ""
-        return f"device {named(self.name)} is allocated and another node was put there"
-
-    def before_and_after(self) -> tuple[object, object]:
-        """OCI device objects."""
-        return oci.objects(self.before), self.device.oci
-
-
-class Drop(Edit):
-    """A device, a mount or cgroup access that the container must not have."""
-
-    kind = KIND
-    may_be_secret = False  # paths and numbers
-
-    def __init__(self, rule: str, name: str, text: str, before: list[Json]) -> None:
-        super().__init__(rule, name)
-        self.text = text
-        """What the container must not have, for a message."""
-        self.before = before
-        """The OCI objects."""
-
-    def conflict(self) -> str:
-        """What the container asked for that this edit overrides."""
-        return f"not allocated: {self.text}"
-
-    def before_and_after(self) -> tuple[object, object]:
-        """OCI objects, and None: they are removed, or in cgroup rules the access is."""
-        return self.before, None
-
-
-class DropMount(Drop):
-    """A mount of a device node, of a directory that holds one, or one that a CDI spec places."""
-
-    def __init__(self, rule: str, text: str, mount: oci.Mount) -> None:
-        super().__init__(rule, mount.path, text, [mount.shown()])
-        self.mount = mount
 
 
 def concerns(rules: list[Rule], container: Container) -> bool:
@@ -102,7 +28,7 @@ def concerns(rules: list[Rule], container: Container) -> bool:
 def want(rules: list[Rule], container: Container, plan: Plan) -> None:
     """Compare the devices that device plugins allocated with those of the container."""
     facts = container.facts
-    wanted: dict[str, PlaceDevice] = {}
+    wanted: dict[str, place_device.PlaceDevice] = {}
     for rule in rules:
         for allocation in facts.given() if ALLOCATED_DEVICES in rule.allocations else []:
             for host, inside, access in allocation.devices:
@@ -115,7 +41,7 @@ def want(rules: list[Rule], container: Container, plan: Plan) -> None:
                 path = clean(inside)
                 device = Device({"path": path, **node})
                 before = [each for each in container.start.devices if each.path == path]
-                edit = PlaceDevice(
+                edit = place_device.PlaceDevice(
                     rule.name, path, device, access=access or "rwm", before=before, origin=str(allocation)
                 )
                 first = wanted.setdefault(path, edit)
@@ -151,7 +77,7 @@ def _want_closed(rules: list[Rule], container: Container, plan: Plan) -> None:
         if rule:
             number = nodes.words(device.number) if device.number else "-"
             text = f"device {named(device.path)} ({number}) is in the container"
-            if not _add(plan, rule, Drop(rule.name, device.path, text, [device.oci])):
+            if not _add(plan, rule, place_device.Drop(rule.name, device.path, text, [device.oci])):
                 return
     for mount in container.start.mounts:
         reason = devices.mount(mount)
@@ -163,10 +89,10 @@ def _want_closed(rules: list[Rule], container: Container, plan: Plan) -> None:
         names = ", ".join(f"{devices.path(number)} ({nodes.words(number)})" for number in usable[:SHOWN])
         text = f"cgroup rules let the container use {names}"
         giving = devices.giving(container.start.device_rules, usable)[:SHOWN]
-        _add(plan, rule, Drop(rule.name, RULES, text, oci.objects(giving)))
+        _add(plan, rule, place_device.Drop(rule.name, RULES, text, oci.objects(giving)))
 
 
-def _add(plan: Plan, rule: Rule, edit: Drop) -> bool:
+def _add(plan: Plan, rule: Rule, edit: place_device.Drop) -> bool:
     if not plan.count(KIND, rule.name):
         return False
     plan.edits.append(edit)
@@ -175,14 +101,16 @@ def _add(plan: Plan, rule: Rule, edit: Drop) -> bool:
     return True
 
 
-def _of_mount(rule: Rule, shown: str, mount: oci.Mount) -> DropMount:
-    return DropMount(rule.name, f"mount {named(mount.path)} from {named(mount.source)} shows {shown}", mount)
+def _of_mount(rule: Rule, shown: str, mount: oci.Mount) -> place_device.DropMount:
+    return place_device.DropMount(
+        rule.name, f"mount {named(mount.path)} from {named(mount.source)} shows {shown}", mount
+    )
 
 
 def apply(plan: Plan, target: Start) -> None:
     """Make the allocated device the only one at its path in `target`, and add cgroup access if it is missing."""
     for edit in plan.edits:
-        if isinstance(edit, PlaceDevice):
+        if isinstance(edit, place_device.PlaceDevice):
             rest = [device for device in target.devices if device.path != edit.name]
             same = [device for device in edit.before if edit.is_same_node(device)]
             target.devices = rest + (same or [edit.device])[:1]

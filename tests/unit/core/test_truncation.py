@@ -19,9 +19,9 @@ from hook.core.container.identity import Identity
 from hook.core.events import EVENT_ENTRIES, EVENT_ITEMS, EVENT_LINE, line
 from hook.core.plan import Plan
 from hook.core.policy.model import Policy
-from hook.core.reserve.devices import PlaceDevice
 from hook.core.reserve.edits import Reason
 from hook.core.reserve.listed_annotations import DropAnnotation
+from hook.core.reserve.place_device import PlaceDevice
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import SetEnv
 from hook.core.verdict import Verdict

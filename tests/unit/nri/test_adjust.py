@@ -17,9 +17,9 @@ from hook.core.container.start import Start
 from hook.core.facts import Container
 from hook.core.facts.exclusive import Devices
 from hook.core.plan import Plan, plan
-from hook.core.reserve.devices import PlaceDevice
 from hook.core.reserve.edits import Edit
 from hook.core.reserve.listed_annotations import DropAnnotation
+from hook.core.reserve.place_device import PlaceDevice
 from hook.core.reserve.place_mount import PlaceMount
 from hook.nri.adjust import Adjustment, adjust, in_order, mount_leftovers, own_parts, predicted_mounts
 from unit.nri.support import RESPONSE

@@ -11,7 +11,7 @@ import pytest
 
 from hook.core.container import oci
 from hook.core.container.oci import Mount
-from hook.core.reserve.devices import PlaceDevice
+from hook.core.reserve.place_device import PlaceDevice
 from unit.allocated import KubeletNode, ours, spec
 from unit.support import bind
 

@@ -15,7 +15,7 @@ from hook.core.base.jsontext import Strings, strings_at
 from hook.core.container import oci
 from hook.core.container.oci import Mount
 from hook.core.plan import plan
-from hook.core.reserve.devices import DropMount
+from hook.core.reserve.place_device import DropMount
 from hook.core.reserve.place_mount import PlaceMount
 from hook.core.reserve.reserved_env import Reserved, SetEnv
 from unit.support import bind, container, name_of, policy
