@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import time
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness import proc
 from harness.paths import REASSERT, ROOTS, TOP
 from harness.tools import cleaned, need, remove_tree, run, scratch
 
@@ -181,6 +183,21 @@ class BootedNode:
                 return False
 
         wait_for(answers, "containerd's CRI", self.trouble)
+
+    def container_events(self) -> list[dict[str, Any]]:
+        """The events about containers in reassert's log since the last call."""
+        log = self.path("/var/log/reassert/events.jsonl")
+        lines = log.read_text().splitlines() if log.exists() else []
+        log.write_text("")
+        return [event for event in map(json.loads, lines) if event["event"].startswith("container.")]
+
+    def value_in_docker(self, container: str, name: str) -> str:
+        """A name's value in a docker container's process and, the same, in an exec'ed one; "" without."""
+        pid = self.run("docker", "inspect", "--format", "{{.State.Pid}}", container).stdout.strip()
+        environ = proc.environ(self.run("cat", f"/proc/{pid}/environ").stdout)
+        [*values] = [each.partition("=")[2] for each in environ if each.startswith(name + "=")]
+        assert self.run("docker", "exec", container, "sh", "-c", f"echo ${name}").stdout.split() == values
+        return values[0] if values else ""
 
     def kill(self) -> None:
         """The power cord: everything on the node ends, and nothing of it is left."""

@@ -19,10 +19,10 @@ from ruamel.yaml import YAML
 from unit.kubelet import entry, write_checkpoint
 from unit.support import FIXTURES, ROOT
 
-from e2e.cri.images import HOSTILE, PAUSE, write_images
+from e2e.cri.images import HOSTILE, PAUSE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
-from e2e.node.wired import PACKAGED, package
+from e2e.node.wired import DAEMON, PACKAGED, POLICY_FILE, with_program_and_images
 
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 RECORDED = FIXTURES / "kubelet" / "k1.20-dockershim"
@@ -100,18 +100,11 @@ class Kubelet:
 
     def value(self, container: str, name: str = VISIBLE) -> str:
         """A name's value in the container's process and, the same, in an exec'ed one; "" without."""
-        pid = self.docker("inspect", "--format", "{{.State.Pid}}", container).strip()
-        environ = self.node.run("cat", f"/proc/{pid}/environ").stdout.split("\0")
-        [*values] = [each.partition("=")[2] for each in environ if each.startswith(name + "=")]
-        assert self.docker("exec", container, "sh", "-c", f"echo ${name}").split() == values
-        return values[0] if values else ""
+        return self.node.value_in_docker(container, name)
 
     def events(self) -> list[dict[str, Any]]:
         """The events about containers since the last call."""
-        log = self.node.path("/var/log/reassert/events.jsonl")
-        lines = log.read_text().splitlines() if log.exists() else []
-        log.write_text("")
-        return [event for event in map(json.loads, lines) if event["event"].startswith("container.")]
+        return self.node.container_events()
 
     def forget(self) -> None:
         """No pod, no container."""
@@ -129,12 +122,8 @@ TENANTS = (TENANT, OTHER)
 
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
-    daemon = {"bridge": "none", "iptables": False, "ip-forward": False, "storage-driver": "vfs"}
-    files = {"/etc/docker/daemon.json": json.dumps(daemon), "/etc/reassert/policy.yaml": example_policy()}
-    node = module_boot("bookworm", files=files, docker=True, images=False)
-    package(node)
-    for archive in write_images(node.directory):
-        node.run("docker", "load", "--input", str(archive))
+    files = {**DAEMON, POLICY_FILE: example_policy()}
+    node = with_program_and_images(module_boot("bookworm", files=files, docker=True, images=False), "docker")
     node.run(PACKAGED, "install", "--engine", "docker", "--no-probe")
     allocated = entry(TENANT[2], "train", "GPU-7", resource="nvidia.com/gpu", envs={VISIBLE: "GPU-7"})
     write_checkpoint(node.path("/var/lib/kubelet"), allocated)

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shlex
-from dataclasses import dataclass
 from typing import Any
 
 import marks
@@ -49,32 +48,27 @@ AGE = "2m"
 """How long ago each node was looked at, in the table."""
 
 
-@dataclass
-class Node:
-    """A booted node with reassert, and what its pod would have written."""
+def reassert(node: BootedNode, *arguments: str) -> str:
+    """What a command prints, whatever its exit status."""
+    done = node.run(PACKAGED, *arguments, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
 
-    booted: BootedNode
-    objects: list[dict[str, Any]]
 
-    def reassert(self, *arguments: str) -> str:
-        """What a command prints, whatever its exit status."""
-        done = self.booted.run(PACKAGED, *arguments, check=False)
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.stdout
+def on_terminal(node: BootedNode, *arguments: str) -> str:
+    """What it prints on a terminal."""
+    command = shlex.join([PACKAGED, *arguments])
+    done = node.run("script", "-qec", f"stty cols {COLUMNS}; {command}", "/dev/null", check=False)
+    return done.stdout.replace("\r", "")
 
-    def on_terminal(self, *arguments: str) -> str:
-        """What it prints on a terminal."""
-        command = shlex.join([PACKAGED, *arguments])
-        done = self.booted.run("script", "-qec", f"stty cols {COLUMNS}; {command}", "/dev/null", check=False)
-        return done.stdout.replace("\r", "")
 
-    def keep(self, name: str) -> None:
-        """Keep the node's NodeEnforcement under a name, with the state of the node's condition."""
-        state, _, message = self.reassert("status", "--output=condition").strip().partition(" ")
-        wanted = hashlib.sha256(self.booted.path(POLICY_FILE).read_bytes()).hexdigest()
-        said = [f"--state={state}", f"--message={message}", f"--wanted={wanted}"]
-        status = json.loads(self.reassert("status", "--output=enforcement", *said))
-        self.objects.append({"metadata": {"name": name}, "status": status})
+def enforcement(node: BootedNode, name: str) -> dict[str, Any]:
+    """The node's NodeEnforcement under a name, with the state of the node's condition."""
+    state, _, message = reassert(node, "status", "--output=condition").strip().partition(" ")
+    wanted = hashlib.sha256(node.path(POLICY_FILE).read_bytes()).hexdigest()
+    said = [f"--state={state}", f"--message={message}", f"--wanted={wanted}"]
+    status = json.loads(reassert(node, "status", "--output=enforcement", *said))
+    return {"metadata": {"name": name}, "status": status}
 
 
 def table(objects: list[dict[str, Any]]) -> str:
@@ -120,32 +114,31 @@ def _without_versions(line: str) -> str:
 
 
 @pytest.fixture
-def node(boot: Boot) -> Node:
+def node(boot: Boot) -> BootedNode:
     files = {**FILES, POLICY_FILE: POLICY.replace("  rules:", "  mode: Enforce\n  rules:")}
-    booted = boot(SUITE, config=containerd_config(FORMATS[SUITE], (RUNC,)), files=files)
-    package(booted)
-    return Node(booted, [])
+    node = boot(SUITE, config=containerd_config(FORMATS[SUITE], (RUNC,)), files=files)
+    package(node)
+    return node
 
 
 @marks.promise(
     "The pictures of `status` and of the chart's objects have what the commands print", about="Packages and cluster"
 )
-def test_pictures_have_what_the_commands_print(node: Node) -> None:
-    booted = node.booted
-    node.reassert("install", "--engine", "containerd")
-    pod = booted.cri.run_pod("")
+def test_pictures_have_what_the_commands_print(node: BootedNode) -> None:
+    reassert(node, "install", "--engine", "containerd")
+    pod = node.cri.run_pod("")
     pod.run(env=[pair for pair in ENV if pair[0] == "NVIDIA_VISIBLE_DEVICES"])
-    node.reassert("audit")
-    node.reassert("verify")
-    compare("status", "sudo reassert status", node.on_terminal("status"))
-    node.keep("gpu-01")
-    booted.path(CONFIG).write_text(booted.path(CONFIG).read_text() + LATER)
-    booted.run("systemctl", "restart", "containerd")
-    node.keep("gpu-02")
-    node.reassert("policy", "audit")
-    booted.run("systemctl", "stop", "containerd")
-    booted.path(CONFIG).write_text(booted.path(CONFIG).read_text().removesuffix(LATER))
-    booted.run("systemctl", "start", "containerd")
-    node.reassert("verify")
-    node.keep("cpu-01")
-    compare("nodeenforcements", "kubectl get nodeenforcements", table(node.objects))
+    reassert(node, "audit")
+    reassert(node, "verify")
+    compare("status", "sudo reassert status", on_terminal(node, "status"))
+    objects = [enforcement(node, "gpu-01")]
+    node.path(CONFIG).write_text(node.path(CONFIG).read_text() + LATER)
+    node.run("systemctl", "restart", "containerd")
+    objects.append(enforcement(node, "gpu-02"))
+    reassert(node, "policy", "audit")
+    node.run("systemctl", "stop", "containerd")
+    node.path(CONFIG).write_text(node.path(CONFIG).read_text().removesuffix(LATER))
+    node.run("systemctl", "start", "containerd")
+    reassert(node, "verify")
+    objects.append(enforcement(node, "cpu-01"))
+    compare("nodeenforcements", "kubectl get nodeenforcements", table(objects))

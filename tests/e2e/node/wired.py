@@ -76,6 +76,13 @@ spec:
 }
 """Files of a node of docker or podman: a policy, and what it reserves."""
 
+DAEMON = {
+    "/etc/docker/daemon.json": json.dumps(
+        {"bridge": "none", "iptables": False, "ip-forward": False, "storage-driver": "vfs"}
+    )
+}
+"""The file of a dockerd that changes nothing of the network."""
+
 
 def usual_config(suite: str) -> str:
     """A config.toml with all of HANDLERS."""

@@ -177,10 +177,7 @@ class World:
 
     def events(self) -> list[dict[str, Any]]:
         """About containers, since the last call."""
-        log = self.node.path("/var/log/reassert/events.jsonl")
-        found = [json.loads(line) for line in log.read_text().splitlines()]
-        log.write_text("")
-        return [event for event in found if event["event"].startswith("container.")]
+        return self.node.container_events()
 
 
 @contextmanager

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from e2e.cri.client import Container, Cri, CriError, Pod, call, key_values, messages, namespaces, wait_for
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.client import Container, Pod, call, key_values, messages, namespaces
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot, boot, module_boot
-from e2e.node.test_dockershim import CHECKPOINT, PLUGIN, VISIBLE, example_policy
-from e2e.node.wired import PACKAGED, POLICY_FILE, package
-from lab.cri_dockerd import SOCKET, TYPES, UNIT
+from e2e.node.test_dockershim import CHECKPOINT, PLUGIN, VISIBLE
+from e2e.node.wired import POLICY_FILE
+from lab.cri_dockerd import TYPES, files, start
 from unit.kubelet import entry, write_checkpoint
 from unit.podresources import PodResources, answer
 
@@ -94,10 +91,7 @@ class Kubelet:
 
     def events(self) -> list[dict[str, Any]]:
         """The events about containers since the last call."""
-        log = self.node.path("/var/log/reassert/events.jsonl")
-        lines = log.read_text().splitlines() if log.exists() else []
-        log.write_text("")
-        return [event for event in map(json.loads, lines) if event["event"].startswith("container.")]
+        return self.node.container_events()
 
     def forget(self) -> None:
         """No pod, no container."""
@@ -109,30 +103,9 @@ class Kubelet:
 
 @pytest.fixture(scope="module")
 def node(module_boot: Boot) -> BootedNode:
-    daemon = {"bridge": "none", "iptables": False, "ip-forward": False, "storage-driver": "vfs"}
-    files = {
-        "/etc/docker/daemon.json": json.dumps(daemon),
-        POLICY_FILE: example_policy(),
-        "/etc/systemd/system/cri-dockerd.service": UNIT,
-    }
-    node = module_boot("bookworm", files=files, docker=True, images=False)
-    package(node)
-    shutil.copy(os.environ["REASSERT_TEST_CRI_DOCKERD"], node.path("/usr/local/bin/cri-dockerd"))
-    for archive in write_images(node.directory):
-        node.run("docker", "load", "--input", str(archive))
-    node.run("systemctl", "start", "cri-dockerd")
-    node.cri = Cri(node.path(SOCKET), "", node.directory / "pods")
-    wait_for(lambda: answers(node), "cri-dockerd", node.trouble)
-    node.run(PACKAGED, "node", "install", "--engine", "docker", "--no-probe")
+    node = module_boot("bookworm", files=files(), docker=True, images=False)
+    start(node)
     return node
-
-
-def answers(node: BootedNode) -> bool:
-    """Whether cri-dockerd's CRI answers."""
-    try:
-        return "docker" in node.cri.version()
-    except CriError:
-        return False
 
 
 @pytest.fixture

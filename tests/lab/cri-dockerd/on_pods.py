@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,13 +11,12 @@ from typing import Any
 
 import grpc
 import pytest
-from e2e.cri.client import Cri, CriError, wait_for
-from e2e.cri.images import HOSTILE, write_images
+from e2e.cri.images import HOSTILE
 from e2e.node.booted import BootedNode, booted
-from e2e.node.test_dockershim import PLUGIN, VISIBLE, example_policy
-from e2e.node.wired import PACKAGED, POLICY_FILE, package
+from e2e.node.test_dockershim import PLUGIN, VISIBLE
+from e2e.node.wired import POLICY_FILE
 from lab.cluster.cluster import Cluster, Object, control_plane
-from lab.cri_dockerd import SOCKET, TYPES, UNIT
+from lab.cri_dockerd import SOCKET, TYPES, files, start
 
 from hook.resident.protobuf import load
 
@@ -72,28 +68,8 @@ class DevicePlugin(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no
 @contextmanager
 def docker_node(suite: str) -> Iterator[BootedNode]:
     """A node with dockerd, cri-dockerd and reassert."""
-    daemon = {"bridge": "none", "iptables": False, "ip-forward": False, "storage-driver": "vfs"}
-    files = {
-        "/etc/docker/daemon.json": json.dumps(daemon),
-        POLICY_FILE: example_policy(),
-        "/etc/systemd/system/cri-dockerd.service": UNIT,
-    }
-    with booted(suite, files=files, docker=True, images=False) as node:
-        package(node)
-        shutil.copy(os.environ["REASSERT_TEST_CRI_DOCKERD"], node.path("/usr/local/bin/cri-dockerd"))
-        for archive in write_images(node.directory):
-            node.run("docker", "load", "--input", str(archive))
-        node.run("systemctl", "start", "cri-dockerd")
-        node.cri = Cri(node.path(SOCKET), "", node.directory / "pods")
-
-        def answers() -> bool:
-            try:
-                return "docker" in node.cri.version()
-            except CriError:
-                return False
-
-        wait_for(answers, "cri-dockerd", node.trouble)
-        node.run(PACKAGED, "node", "install", "--engine", "docker", "--no-probe")
+    with booted(suite, files=files(), docker=True, images=False) as node:
+        start(node)
         yield node
 
 
@@ -134,21 +110,13 @@ class Docked:
         of = {"pod.namespace": namespace, "pod.name": pod, "container.name": container}
         labels = [f"--filter=label=io.kubernetes.{key}={text}" for key, text in of.items()]
         (found,) = self.node.run("docker", "ps", "--quiet", *labels).stdout.split()
-        pid = self.node.run("docker", "inspect", "--format", "{{.State.Pid}}", found).stdout.strip()
-        environ = self.node.run("cat", f"/proc/{pid}/environ").stdout.split("\0")
-        [*values] = [each.partition("=")[2] for each in environ if each.startswith(name + "=")]
-        assert self.node.run("docker", "exec", found, "sh", "-c", f"echo ${name}").stdout.split() == values
-        return values[0] if values else ""
+        return self.node.value_in_docker(found, name)
 
     def events(self) -> list[tuple[str, str, str]]:
         """The events about containers since the last call: event, start, namespace and name."""
-        log = self.node.path("/var/log/reassert/events.jsonl")
-        lines = log.read_text().splitlines() if log.exists() else []
-        log.write_text("")
-        found = [event for event in map(json.loads, lines) if event["event"].startswith("container.")]
         return [
             (each["event"], each["start"], f"{each['container']['namespace']}/{each['container']['container']}")
-            for each in found
+            for each in self.node.container_events()
         ]
 
     def forget(self) -> None:
