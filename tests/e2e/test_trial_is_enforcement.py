@@ -168,8 +168,8 @@ def hostile_case(node: InnocentNode, raw: dict[str, Any], values: dict[str, str]
         text = text.replace("{" + name + "}", value)
     case = json.loads(text)
     for name, files in case.get("volumes", {}).items():
-        (node.view(str(volumes)) / "volumes" / name).mkdir(parents=True, exist_ok=True)
-        suite.make_files(node.view(str(volumes)) / "volumes" / name, files)
+        (node.path(str(volumes)) / "volumes" / name).mkdir(parents=True, exist_ok=True)
+        suite.make_files(node.path(str(volumes)) / "volumes" / name, files)
     if any(not Path(path).exists() for path in case.get("devices", ())):
         return
     config = by_oci._spec(case, volumes)
@@ -190,9 +190,9 @@ def ways_in(node: InnocentNode) -> Iterator[Case]:
         config = plain(name)
         change(config)
         yield Case(f"way {name}", config, None, "team")
-    node.view("/srv/nested/below").mkdir(parents=True, exist_ok=True)
-    node.view("/srv/subpath").mkdir(exist_ok=True)
-    node.view("/srv/link").symlink_to("/etc/reassert")
+    node.path("/srv/nested/below").mkdir(parents=True, exist_ok=True)
+    node.path("/srv/subpath").mkdir(exist_ok=True)
+    node.path("/srv/link").symlink_to("/etc/reassert")
     for path in ("/srv/nested/below", "/srv/subpath"):
         node.run("mount", "--bind", "/etc/reassert", path)
     for what, source, options in (
@@ -219,7 +219,7 @@ def ways_in(node: InnocentNode) -> Iterator[Case]:
 def in_node(node: InnocentNode, work: Callable[[], Any]) -> Any:
     """What a function returns, called in a child process that has the node's files."""
     reader, writer = os.pipe()
-    namespace = os.open(node.root.parent / "ns/mnt", os.O_RDONLY)
+    namespace = os.open(f"/proc/{node.pid}/ns/mnt", os.O_RDONLY)
     child = os.fork()
     if child == 0:
         try:
@@ -287,7 +287,7 @@ class Trial:
         for name, container in self._ids.items():
             self.node.run(RUNTIMES[self._runtime(name)], "delete", "--force", container, check=False)
         for bundle in self._bundles:
-            shutil.rmtree(self.node.view(bundle))
+            shutil.rmtree(self.node.path(bundle))
         self._ids, self._bundles = {}, []
 
     def _start(self, case: Case, number: int) -> tuple[int, list[str]]:
@@ -299,7 +299,7 @@ class Trial:
         self._ids[case.name] = name
         self._bundles.append(bundle)
         containers.image(self.node, bundle)
-        suite.make_files(self.node.view(bundle) / "rootfs", case.files)
+        suite.make_files(self.node.path(bundle) / "rootfs", case.files)
         config = deepcopy(case.config)
         config["process"].update(args=["/bin/sleep", "3600"], user={"uid": 0, "gid": 0})
         self.node.write(f"{bundle}/config.json", json.dumps(config))
@@ -319,7 +319,7 @@ class Trial:
         return status, sorted(denials)
 
     def _output(self) -> str:
-        return self.node.view(self._bundles[-1] + "/output").read_text()
+        return self.node.path(self._bundles[-1] + "/output").read_text()
 
     def _ask(self) -> None:
         """Each tool, once. `audit` knows the containers that run."""

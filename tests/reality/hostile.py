@@ -106,7 +106,7 @@ def call(node: WatchedNode, runtime: str, feature: dict[str, Any], rootfs: Path)
     """A process of a container calls the agent's socket, with the right words about its root directory."""
     assert node.agents
     agent = node.agents.socket(runtime.split("/", maxsplit=1)[0])
-    root = os.open(f"/proc/{node.holder(runtime)}/ns/mnt", os.O_RDONLY)
+    root = os.open(f"/proc/{node.root(runtime).pid}/ns/mnt", os.O_RDONLY)
     child = os.fork()
     if child == 0:
         try:

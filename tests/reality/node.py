@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.node import Node, write_program
 from harness.paths import BUSYBOX, REASSERT, ROOTS, RUNTIMES
+from harness.root import OverlayRoot
 
 from reality.warm import Agents
 from reality.watch import Watch, cpu_of, differences, entries, told, waited
@@ -27,38 +28,6 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 HOST = {f"host/{name}": path for name, path in RUNTIMES.items()}
 ROOTED = {f"{root}/{name}": path for root in ("trixie", "forky") for name, path in RUNTIMES.items()}
-
-_HOLDER = """
-directory=$1 lower=$2 devices=$3
-cd "$directory"
-mkdir upper work root
-mount -t overlay overlay -o "lowerdir=$lower,upperdir=upper,workdir=work" root
-cd root
-mkdir -p proc sys dev run tmp old
-mount --rbind /sys sys
-mount --rbind /proc proc
-mount -t tmpfs -o mode=0755 tmpfs run
-mount -t tmpfs -o mode=0755 tmpfs dev
-for device in $devices; do
-  if [ -e "/dev/$device" ]; then cp -a "/dev/$device" dev/; fi
-done
-mkdir dev/pts dev/shm
-mount --rbind /dev/pts dev/pts
-mount -t tmpfs tmpfs dev/shm
-shift 3
-for path; do
-  mkdir -p ".$path"
-  mount --rbind "$path" ".$path"
-done
-mount -o remount,bind,ro ".$path"  # the program: it is the machine's own
-pivot_root . old
-umount -l /old
-echo ready
-exec cat >/dev/null
-"""
-"""A mount namespace with an overlay over a Debian as its root. It ends when its standard input is closed."""
-
-DEVICES = "null zero full random urandom tty ptmx console kmsg fuse loop-control fd stdin stdout stderr"
 
 SHIM = """#!/bin/sh
 left=$#
@@ -133,7 +102,7 @@ class WatchedNode(Node):
             path.mkdir()
         self._policy_text = ""
         self._compiled = Done(1, "")
-        self._holders: dict[str, subprocess.Popen[bytes]] = {}
+        self._roots: dict[str, OverlayRoot] = {}
         self._watches: dict[str, Watch] = {}
         (self.directory / "busybox").write_bytes(Path(BUSYBOX).read_bytes())
         (self.directory / "busybox").chmod(0o755)
@@ -256,43 +225,22 @@ class WatchedNode(Node):
             raise RuntimeError(made.output)
         write_program(path, made.output)
 
-    def inside(self, runtime: str) -> list[str]:
-        """What runs a command in the root file system of a runtime."""
+    def root(self, runtime: str) -> OverlayRoot:
+        """The root file system of a runtime."""
         root = runtime.split("/", maxsplit=1)[0]
-        if root not in self._holders:
+        if root not in self._roots:
             directory = self.directory / f"root-{root}"
             directory.mkdir()
             lower = Path("/") if root == "host" else (ROOTS / root).resolve()
-            paths = [str(SCRATCH), str(REASSERT.parent)]
-            holder = subprocess.Popen(
-                [
-                    "unshare",
-                    "--mount",
-                    "--propagation",
-                    "slave",
-                    "/bin/sh",
-                    "-ec",
-                    _HOLDER,
-                    "holder",
-                    str(directory),
-                    str(lower),
-                    DEVICES,
-                    *paths,
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
+            self._roots[root] = OverlayRoot(
+                directory,
+                lower,
+                [SCRATCH, REASSERT.parent],
+                inside=f"mount -o remount,bind,ro '.{REASSERT.parent}'",  # it is the machine's own
+                options=("--propagation", "slave"),
             )
-            assert holder.stdout
-            if holder.stdout.readline() != b"ready\n":
-                raise RuntimeError(f"no root file system of {root}")
-            self._holders[root] = holder
-            self._watches[root] = Watch(directory / "upper", lower, holder.pid, SCRATCH)
-        return ["nsenter", f"--mount=/proc/{self._holders[root].pid}/ns/mnt"]
-
-    def holder(self, runtime: str) -> int:
-        """A process in the root file system of a runtime."""
-        self.inside(runtime)
-        return self._holders[runtime.split("/", maxsplit=1)[0]].pid
+            self._watches[root] = Watch(directory / "upper", lower, self._roots[root].pid, SCRATCH)
+        return self._roots[root]
 
     @cache  # noqa: B019  # one node lives as long as its process
     def version(self) -> str:
@@ -320,7 +268,7 @@ class WatchedNode(Node):
         output = self.directory / "output"
         with output.open("w") as out, (stdin or self.directory / "empty").open() as given:
             process = subprocess.Popen(
-                [*self.inside(runtime), *command],
+                self.root(runtime).command(*command),
                 stdin=given,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -335,5 +283,5 @@ class WatchedNode(Node):
         """End the agents, and the namespaces of the other Debians."""
         if self.agents:
             self.agents.close()
-        for holder in self._holders.values():
-            holder.communicate()
+        for root in self._roots.values():
+            root.close()

@@ -134,7 +134,7 @@ class Start:
         bundle = Bundle(self.node, self.case, self.id)
         try:
             outcome = self._run_in(bundle, paths, remount or [], hook)
-            outcome.ran = marks(bundle.rootfs, Path(f"/proc/{self.node.holder(self.runtime)}/root"))
+            outcome.ran = marks(bundle.rootfs, self.node.root(self.runtime).path("/"))
             outcome.cpu, outcome.peak = self.cpu + self.node.agent_cpu() - began, self.peak
         finally:
             self.record.add_file(self.node.events)

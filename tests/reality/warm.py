@@ -137,7 +137,7 @@ class Agents:
         command = [str(REASSERT), "agent", "--socket", self._socket(root, True), *self._node.options()]
         with (self._node.directory / f"agent-{root}.stderr").open("wb") as errors:
             self._running[root] = subprocess.Popen(
-                [*self._node.inside(root), *command], stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+                self._node.root(root).command(*command), stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
             )
         until = time.monotonic() + _SECONDS
         while not Path(self.socket(root)).exists():

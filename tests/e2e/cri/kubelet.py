@@ -121,7 +121,7 @@ KIND = "vendor.example/gpu"
 
 def cdi_spec(containerd: Containerd, gpu_node: Path, *env: str) -> str:
     """A CDI device, with a device node, and its fully qualified name."""
-    directory = containerd.view("etc/cdi")
+    directory = containerd.root.path("etc/cdi")
     directory.mkdir(exist_ok=True)
     edits = {"deviceNodes": [{"path": "/dev/gpu0", "hostPath": str(gpu_node)}], "env": list(env)}
     spec = {"cdiVersion": "0.6.0", "kind": KIND, "devices": [{"name": "0", "containerEdits": edits}]}

@@ -15,6 +15,7 @@ from typing import Any
 from harness import proc
 from harness.node import Node
 from harness.paths import REASSERT, ROOTS
+from harness.root import OverlayRoot
 from harness.tools import cleaned, need, remove_tree, run
 
 from e2e.cri.client import Cri, CriError, started_environ, wait_for
@@ -22,37 +23,19 @@ from e2e.cri.images import IMAGES, PAUSE, write_images
 
 CGROUPS = Path("/sys/fs/cgroup")
 
-_HOLDER = """
-mount --make-rprivate /
-mount -t tmpfs -o mode=0700 tmpfs "$1"
-mount -t tmpfs -o mode=0711 tmpfs /run/containerd
-cd /run/containerd
-mkdir upper work root
-mount -t overlay overlay -o "lowerdir=$2,upperdir=upper,workdir=work" root
-cd root
-mkdir -p proc sys dev run tmp old
-mount --rbind /sys sys
-if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs sys/fs/cgroup/unified; fi
-mount --rbind /dev dev
-mount -t proc proc proc
-mount -t tmpfs -o mode=0755 tmpfs run
-shift 2
-for path; do  # what is the same inside and outside
-  mkdir -p ".$path"
-  mount --rbind "$path" ".$path"
-done
-pivot_root . old
-umount -l /old
+_OVERLAY = Path("/run/containerd")
+"""Where its root's overlay is, on a tmpfs that only its mount namespace has."""
+
+_BEFORE = """
+mount -t tmpfs -o mode=0700 tmpfs '{image_store}'
+mount -t tmpfs -o mode=0711 tmpfs "$directory"
+"""
+_FINISH = """
 mount --make-rshared /
 mkdir -p /run/containerd
 touch /etc/hosts /etc/resolv.conf
 [ -e /var/run ] || ln -s /run /var/run
-echo ready
-cat >/dev/null
-exit
 """
-"""In the root file system of a Debian, which stays as it is below an overlay. Ends, and everything in its namespaces
-with it, when its standard input is closed: the shell stays the first process of the pid namespace and reaps orphans."""
 
 _CONFIG = """\
 version = 2
@@ -127,7 +110,7 @@ class Handler:
 class Containerd:
     """The containerd of a scratch node. `node`: the policy, store and event log of its dispatchers.
 
-    `init`: the first process of its namespaces.
+    `root`: its root file system, whose `pid` is the first process of its namespaces.
 
     Image store and shims' sockets lie on tmpfs that only its mount namespace has; what the tests read (bundles, logs,
     the CRI socket) lies in the scratch directory.
@@ -140,12 +123,12 @@ class Containerd:
         for path in (self.directory, self.directory / "root", self.tmp):
             path.mkdir()
         self._generation = generation
-        self._inside_and_out = [str(node.directory), str(REASSERT.parent)]
+        self._inside_and_out = [node.directory, REASSERT.parent]
         self._cgroup = f"reassert-tests-{node.directory.name}"
         self._config = self.directory / "config.toml"
         self._logfile = self.directory / "containerd.log"
         self._socket = self.directory / "containerd.sock"
-        self._holder, self.init = self._hold()
+        self.root = self._root()
         self._config.write_text(self._configuration(handlers))
         self._daemon: subprocess.Popen[bytes] | None = None
         self.cri = Cri(self._socket, "/" + self._cgroup, node.directory / "pods")
@@ -166,33 +149,30 @@ class Containerd:
         """Path of the handler's base_runtime_spec, "" for the engine's own default."""
         if handler.base_spec is None:
             return ""
-        spec = json.loads(run(*self.inside("ctr", "oci", "spec")).stdout)
+        spec = json.loads(run(*self.root.command("ctr", "oci", "spec")).stdout)
         handler.base_spec(spec)
         path = self.directory / f"base-{handler.name}.json"
         path.write_text(json.dumps(spec))
         return str(path)
 
-    def _hold(self) -> tuple[subprocess.Popen[bytes], int]:
-        """Namespaces, and the pid of the first process in them."""
-        Path("/run/containerd").mkdir(exist_ok=True)
-        root = self._generation.root
-        need((root / ".complete").exists(), f"{root} (tests/roots.sh)")
-        script = ["/bin/sh", "-ec", _HOLDER, "holder", str(self.directory / "root"), str(root), *self._inside_and_out]
-        command = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--propagation", "private", *script]
-        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
-        assert holder.stdout
-        assert holder.stdout.readline() == b"ready\n", "no namespaces for containerd: is this root, with CAP_SYS_ADMIN?"
-        return holder, _child(holder.pid)
-
-    def inside(self, *command: str) -> list[str]:
-        """What runs a command in its root and namespaces."""
-        return ["nsenter", "--target", str(self.init), "--mount", "--pid", *command]
+    def _root(self) -> OverlayRoot:
+        _OVERLAY.mkdir(exist_ok=True)
+        lower = self._generation.root
+        need((lower / ".complete").exists(), f"{lower} (tests/roots.sh)")
+        return OverlayRoot(
+            _OVERLAY,
+            lower,
+            self._inside_and_out,
+            before=_BEFORE.format(image_store=self.directory / "root"),
+            finish=_FINISH,
+            options=("--pid", "--fork", "--mount-proc", "--propagation", "private"),
+        )
 
     def start(self) -> None:
         """Start containerd and wait until its CRI answers."""
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         environment = {"PATH": path, "TMPDIR": str(self.tmp)}
-        command = self.inside("/usr/bin/containerd", "--config", str(self._config))
+        command = self.root.command("/usr/bin/containerd", "--config", str(self._config))
         with self._logfile.open("ab") as log:
             self._daemon = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -226,13 +206,13 @@ class Containerd:
 
     def ctr_command(self, *arguments: str) -> list[str]:
         """A command line for containerd's own client."""
-        return self.inside("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
+        return self.root.command("ctr", "--address", str(self._socket), "--namespace", "k8s.io", *arguments)
 
     def close(self) -> None:
         """End everything that was started here, and remove the cgroups."""
         self.cri.close()
         cleaned("containerd", lambda: self._daemon and self._daemon.poll() is None and self.stop())
-        cleaned("containerd's node", lambda: self._holder.communicate(timeout=30))
+        cleaned("containerd's node", self.root.close)
         remove_cgroups(self._cgroup)
 
     def bundle(self, container: str) -> Path:
@@ -253,11 +233,7 @@ class Containerd:
         return proc.read_mounts(self._process(container), below)
 
     def _process(self, container: str) -> Path:
-        return self.view("proc") / (self.bundle(container) / "init.pid").read_text()
-
-    def view(self, path: str) -> Path:
-        """A path as it is within the namespaces."""
-        return Path(f"/proc/{self.init}/root/{path}")
+        return self.root.path("proc") / (self.bundle(container) / "init.pid").read_text()
 
     def pods(self) -> list[str]:
         """Ids of everything that it has made and not removed: pods and their containers."""
@@ -266,11 +242,11 @@ class Containerd:
     def remains(self, container: str) -> list[str]:
         """What the node still has of a pod's or container's id: processes, mounts, runtime state, cgroups, files."""
         found = [str(path) for path in (self.bundle(container), *self.tmp.iterdir()) if path.exists()]
-        found += map(str, self.view("run/containerd/runc").glob(f"*/{container}"))
+        found += map(str, self.root.path("run/containerd/runc").glob(f"*/{container}"))
         for cgroup in _cgroups(self._cgroup):
             found += [path for path, _, _ in os.walk(cgroup) if container in path]
-        found += [line for line in self.view("proc/1/mountinfo").read_text().splitlines() if container in line]
-        for process in self.view("proc").glob("[0-9]*/cmdline"):
+        found += [line for line in self.root.path("proc/1/mountinfo").read_text().splitlines() if container in line]
+        for process in self.root.path("proc").glob("[0-9]*/cmdline"):
             try:
                 command = process.read_text()
             except (FileNotFoundError, ProcessLookupError):

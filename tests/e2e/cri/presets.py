@@ -55,9 +55,9 @@ class Presets:
 
     def in_memory(self) -> dict[str, list[str]]:
         """By UID of the pods with emptyDirs in memory: where a tmpfs of these is mounted on the node."""
-        mounted = [mount.point for mount in proc.read_mounts(self.containerd.view("proc/1")) if mount.root == "/"]
+        mounted = [mount.point for mount in proc.read_mounts(self.containerd.root.path("proc/1")) if mount.root == "/"]
         found: dict[str, list[str]] = {
-            path.name: [] for path in self.containerd.view("run/reassert/volumes").glob("*/*")
+            path.name: [] for path in self.containerd.root.path("run/reassert/volumes").glob("*/*")
         }
         for point in mounted:
             if point.startswith("/run/reassert/volumes/"):

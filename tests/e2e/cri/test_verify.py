@@ -35,11 +35,11 @@ WIDE = CRI_POLICY + "  - {name: proxies, env: [{name: '*_PROXY', absent: true}]}
 @pytest.fixture(autouse=True)
 def nothing_stays(containerd: Containerd, node: Node) -> object:
     """Whatever the outcome, nothing of a probe is left."""
-    volumes = set(containerd.view("run").glob("reassert-verify-*"))
+    volumes = set(containerd.root.path("run").glob("reassert-verify-*"))
     yield
     assert containerd.pods() == []
-    assert set(containerd.view("run").glob("reassert-verify-*")) == volumes
-    assert list(containerd.view("run").glob("reassert/probes/*")) == []
+    assert set(containerd.root.path("run").glob("reassert-verify-*")) == volumes
+    assert list(containerd.root.path("run").glob("reassert/probes/*")) == []
     assert [path.name for path in node.ca.iterdir()] == ["certs"]
 
 

@@ -49,7 +49,7 @@ class Verified:
 def verify(containerd: Containerd, wired: Wired, image: str = PAUSE, probe: bool = False) -> Verified:
     """Run it for handlers of a containerd. `probe`: for a container that wants nothing."""
     socket = str(containerd.directory / "containerd.sock")
-    return verify_inside(containerd.init, containerd.node, wired, socket=socket, image=image, probe=probe)
+    return verify_inside(containerd.root.pid, containerd.node, wired, socket=socket, image=image, probe=probe)
 
 
 def verify_inside(

@@ -167,7 +167,7 @@ def reached(row: Row) -> list[str]:
 def prepare(node: InnocentNode, row: Row) -> None:
     """What kubelet makes before the container: directories of hostPaths, volumes of the pod."""
     for volume in row.volumes:
-        path, kind = node.view(volume["hostPath"]), volume.get("type", "")
+        path, kind = node.path(volume["hostPath"]), volume.get("type", "")
         if not os.path.lexists(path) and not volume["hostPath"].startswith(("/proc/", "/sys/")):
             path.parent.mkdir(parents=True, exist_ok=True)
             if kind in ("FileOrCreate", "File") or path.suffix in (".crt", ".lock", ".conf"):
@@ -182,8 +182,8 @@ def prepare(node: InnocentNode, row: Row) -> None:
         )
         if volume and volume["mountPath"] != path:
             below = path.removeprefix(volume["mountPath"].rstrip("/")).rpartition("/")[0]
-            node.view(volume["hostPath"] + below).mkdir(parents=True, exist_ok=True)
-    pod = node.view(_pod(row))
+            node.path(volume["hostPath"] + below).mkdir(parents=True, exist_ok=True)
+    pod = node.path(_pod(row))
     for path in ("etc-hosts", "containers/main/0a", "volumes/kubernetes.io~projected/token/token"):
         (pod / path).parent.mkdir(parents=True, exist_ok=True)
         (pod / path).write_text("x\n")
@@ -310,7 +310,7 @@ def start(node: InnocentNode, row: Row, runtime: str, config: dict[str, Any]) ->
     node.events()
     done = node.run(runtime, "run", "--bundle", bundle, name, check=False)
     tried = read(done.returncode, done.stdout + done.stderr, node)
-    shutil.rmtree(node.view(bundle))
+    shutil.rmtree(node.path(bundle))
     return tried
 
 
@@ -329,11 +329,11 @@ DIRECTORIES = ("bin", "dev", "etc/ssl/certs", "etc/pki", "proc", "run", "sys", "
 
 def image(node: InnocentNode, bundle: str) -> None:
     """A root file system as Debian's, with busybox alone."""
-    root = node.view(bundle) / "rootfs"
+    root = node.path(bundle) / "rootfs"
     for name in DIRECTORIES:
         (root / name).mkdir(parents=True)
     (root / "var/run").symlink_to("/run")
-    kept = node.view("/run/busybox")
+    kept = node.path("/run/busybox")
     if not kept.exists():
         kept.write_bytes(Path(BUSYBOX).read_bytes())
         kept.chmod(0o755)

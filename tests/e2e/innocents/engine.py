@@ -60,7 +60,7 @@ class InnocentContainerd(InnocentNode):
         super().__init__(directory, root)
         self._cgroup = f"/reassert-tests-{directory.name}"
         self._log = directory / "containerd.output"
-        self.cri = Cri(self.view(_CRI_SOCKET), self._cgroup, Path("/var/log/pods"))
+        self.cri = Cri(self.path(_CRI_SOCKET), self._cgroup, Path("/var/log/pods"))
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def start_engine(self) -> None:
@@ -69,7 +69,7 @@ class InnocentContainerd(InnocentNode):
         handlers = "".join(_HANDLER.format(name=name, binary=path) for name, path in RUNTIMES.items())
         self.write("/etc/containerd/config.toml", _CONFIG + handlers)
         with self._log.open("wb") as log:
-            command = ["nsenter", f"--target={self.pid}", "--mount", "/usr/bin/containerd"]
+            command = self.command("/usr/bin/containerd")
             self._daemon = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         wait_for(self._is_up, "containerd", self._log.read_text)
         self._import_images()
@@ -91,15 +91,15 @@ class InnocentContainerd(InnocentNode):
             return False
 
     def _import_images(self) -> None:
-        images = write_images(self.view("/srv"))
+        images = write_images(self.path("/srv"))
         containers.image(self, "/run/innocent")
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as tar:
-            for path in sorted((self.view("/run/innocent") / "rootfs").iterdir()):
+            for path in sorted((self.path("/run/innocent") / "rootfs").iterdir()):
                 tar.add(path, path.name)
-        shutil.rmtree(self.view("/run/innocent"))
+        shutil.rmtree(self.path("/run/innocent"))
         env = [f"{name}={value}" for name, value in HOSTILE.items() if name != "PYTHONHTTPSVERIFY"]
-        images.append(self.view("/srv/innocent.tar"))
+        images.append(self.path("/srv/innocent.tar"))
         images[-1].write_bytes(layout(IMAGE, env, layer.getvalue()))
         for path in images:
             name = f"/srv/{path.name}"
@@ -121,7 +121,7 @@ class InnocentContainerd(InnocentNode):
         if self._daemon:
             self._daemon.send_signal(signal.SIGTERM)
             self._daemon.wait(30)
-        own = self.root.stat()
+        own = self.path("/").stat()
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 shim = (process / "exe").readlink().name == "containerd-shim-runc-v2"
@@ -156,7 +156,7 @@ def start(node: InnocentContainerd, row: Row, namespace: str, runtime: str) -> T
             call(node.cri.runtime.StartContainer, messages.StartContainerRequest(container_id=made))
         except CriError as error:
             return containers.read(1, str(error), node)
-        log = node.view(f"/var/log/pods/{row.name}/main.log")
+        log = node.path(f"/var/log/pods/{row.name}/main.log")
         wait_for(lambda: _END in log.read_text(), f"the end of {row.name}", log.read_text)
         written = [line.split(" ", 3)[1::2] for line in log.read_text().splitlines()]  # time, stream, P or F, text
         said = [text for stream, text in written if stream == "stdout" and text != _END]
@@ -167,7 +167,7 @@ def start(node: InnocentContainerd, row: Row, namespace: str, runtime: str) -> T
         for name, kind in (("StopPodSandbox", "Stop"), ("RemovePodSandbox", "Remove")):
             of_pod = getattr(messages, f"{kind}PodSandboxRequest")(pod_sandbox_id=sandbox)
             cleaned(f"pod {row.name}", lambda name=name, of_pod=of_pod: call(getattr(node.cri.runtime, name), of_pod))  # type: ignore[misc]  # a loop's variables
-        shutil.rmtree(node.view(f"/var/log/pods/{row.name}"), ignore_errors=True)
+        shutil.rmtree(node.path(f"/var/log/pods/{row.name}"), ignore_errors=True)
 
 
 def container(row: Row, namespace: str) -> Any:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.paths import REASSERT, RUNTIMES
+from harness.root import OverlayRoot
 from harness.tools import run
 from unit.kubelet import checkpoint
 from unit.nri.support import Peer
@@ -25,40 +26,20 @@ from unit.ops.trust.authority import bundle, ca, roots
 
 from hook.core.container.allocation import checkpoint_path
 
-_HOLDER = """
-directory=$1 python=$2 program=$3 lower=$4
+_OPAQUE = 'import os, sys; os.setxattr(sys.argv[1], "trusted.overlay.opaque", b"y")'
+_BEFORE = f"""
 mount -t tmpfs -o mode=0755 tmpfs "$directory"
-cd "$directory"
-mkdir upper work root
 for name in boot dev etc home mnt opt proc root run srv sys tmp usr/local var; do
-  mkdir -p "upper/$name"
-  "$python" -c 'import os, sys; os.setxattr(sys.argv[1], "trusted.overlay.opaque", b"y")' "upper/$name"
+  mkdir -p "$directory/upper/$name"
+  {sys.executable} -c '{_OPAQUE}' "$directory/upper/$name"
 done
-chmod 1777 upper/tmp
-mount -t overlay overlay -o lowerdir="$lower",upperdir=upper,workdir=work root
-cd root
-mkdir -p opt/reassert old var/lib/kubelet
-cp -a "$program" opt/reassert/program
-mount --rbind /sys sys
-if [ -d sys/fs/cgroup/unified ]; then mount -t tmpfs tmpfs sys/fs/cgroup/unified; fi
-mount --rbind /proc proc
-mount -t tmpfs -o mode=0755 tmpfs run
-mount -t tmpfs -o mode=0755 tmpfs dev
-mkdir dev/pts dev/shm dev/mqueue dev/char dev/disk dev/dri
-mount --rbind /dev/pts dev/pts
-mount -t tmpfs tmpfs dev/shm
+chmod 1777 "$directory/upper/tmp"
+"""
+_INSIDE = f"""
+mkdir -p opt/reassert var/lib/kubelet
+cp -a '{REASSERT.resolve().parent}' opt/reassert/program
+mkdir dev/mqueue dev/char dev/disk dev/dri
 mount -t mqueue mqueue dev/mqueue
-for device in null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 kmsg:1:11 tty:5:0 ptmx:5:2 fuse:10:229; do
-  name=${device%%:*} number=${device#*:}
-  mknod -m 0666 "dev/$name" c "${number%:*}" "${number#*:}"
-done
-ln -s /proc/self/fd dev/fd
-pivot_root . old
-umount -l /old
-rmdir /old
-mount --make-rshared /
-echo ready
-exec cat > /dev/null
 """
 
 _FILES = {
@@ -97,22 +78,12 @@ HOOK = "/opt/reassert/reassert-hook"
 OPTIONS = ["--policy", POLICY, "--store", STORE, "--events", EVENTS]
 
 
-class InnocentNode:
+class InnocentNode(OverlayRoot):
     """The node. `close` ends it, and all that it has. `lower`: the root file system whose /usr it has."""
 
     def __init__(self, directory: Path, lower: Path = Path("/")) -> None:
+        super().__init__(directory, lower, before=_BEFORE, inside=_INSIDE, finish="mount --make-rshared /")
         self.directory = directory
-        command = ["unshare", "--mount", "--propagation", "private", "sh", "-eu", "-c", _HOLDER, "node"]
-        self._holder = subprocess.Popen(
-            [*command, str(directory), sys.executable, str(REASSERT.resolve().parent), str(lower)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._holder.stdout
-        assert self._holder.stdout.readline() == "ready\n", "the node was not made"
-        self.pid = self._holder.pid
-        self.root = Path(f"/proc/{self.pid}/root")
         self.policy = self.company = ""
         self._read = 0
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -120,17 +91,17 @@ class InnocentNode:
         self._peer: Peer | None = None
         self._fill()
 
-    def view(self, path: str) -> Path:
-        """A path of the node, for who is not in it."""
-        return self.root / re.sub("^/var/run/", "/run/", path).lstrip("/")
+    def path(self, path: str) -> Path:
+        """A file of the node as it is seen from here: /var/run is an absolute link, to /run."""
+        return super().path(re.sub("^/var/run/", "/run/", path))
 
     def run(self, *command: str, check: bool = True, **options: Any) -> subprocess.CompletedProcess[str]:
         """A command on the node."""
-        return run("nsenter", f"--target={self.pid}", "--mount", *command, check=check, **options)
+        return run(*self.command(*command), check=check, **options)
 
     def write(self, path: str, text: str, mode: int = 0o644) -> None:
         """A file of the node."""
-        file = self.view(path)
+        file = self.path(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
         file.chmod(mode)
@@ -139,7 +110,7 @@ class InnocentNode:
         """Put a policy in force, and forget the events so far."""
         if self.policy != text:
             self.write(POLICY + ".new", text)
-            self.view(POLICY + ".new").rename(self.view(POLICY))
+            self.path(POLICY + ".new").rename(self.path(POLICY))
             done = self.run(PROGRAM, "policy", "compile", *OPTIONS[:4])
             assert not done.stderr, done.stderr
             self.policy = text
@@ -147,7 +118,7 @@ class InnocentNode:
 
     def events(self) -> list[dict[str, Any]]:
         """What the log has since the last call."""
-        path = self.view(EVENTS)
+        path = self.path(EVENTS)
         if not path.exists():
             return []
         with path.open() as file:
@@ -158,7 +129,7 @@ class InnocentNode:
 
     def forget_events(self) -> None:
         """Begin a new log."""
-        self.view(EVENTS).unlink(missing_ok=True)
+        self.path(EVENTS).unlink(missing_ok=True)
         self._read = 0
 
     def wrapper(self, runtime: str, cold: bool = False) -> str:
@@ -169,8 +140,8 @@ class InnocentNode:
         """The runtime's side of the NRI connection of `reassert nri`, which runs on the node."""
         if self._peer is None:
             with socket.socket(socket.AF_UNIX) as listener:
-                self.view("/run/nri").mkdir()
-                listener.bind(str(self.view("/run/nri/nri.sock")))
+                self.path("/run/nri").mkdir()
+                listener.bind(str(self.path("/run/nri/nri.sock")))
                 listener.listen()
                 listener.settimeout(60)
                 self._start("nri", "--socket", "/run/nri/nri.sock", *OPTIONS)
@@ -187,24 +158,23 @@ class InnocentNode:
             listener.close()
         if self._peer:
             self._peer.socket.close()
-        assert self._holder.stdin
-        self._holder.stdin.close()
-        self._holder.wait(30)
+        super().close()
         shutil.rmtree(self.directory)
 
     def _start(self, *command: str) -> None:
-        entered = ["nsenter", f"--target={self.pid}", "--mount", PROGRAM, *command]
         output = (self.directory / f"{command[0]}.output").open("wb")
-        self._processes.append(subprocess.Popen(entered, stdin=subprocess.DEVNULL, stdout=output, stderr=output))
+        self._processes.append(
+            subprocess.Popen(self.command(PROGRAM, *command), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        )
 
     def _fill(self) -> None:
-        (self.view("/var") / "run").symlink_to("../run")
+        (self.path("/var") / "run").symlink_to("../run")
         for path, text in _FILES.items():
             self.write(path, text)
         for path in _SOCKETS:
-            self.view(path).parent.mkdir(parents=True, exist_ok=True)
+            self.path(path).parent.mkdir(parents=True, exist_ok=True)
             self._sockets.append(socket.socket(socket.AF_UNIX))
-            self._sockets[-1].bind(str(self.view(path)))
+            self._sockets[-1].bind(str(self.path(path)))
         for path in (
             "/etc/reassert/trust.d",
             "/etc/ssl/certs",
@@ -213,11 +183,11 @@ class InnocentNode:
             "/var/log/reassert",
             "/run/reassert",
         ):
-            self.view(path).mkdir(parents=True, exist_ok=True)
-        self.view("/run/reassert").chmod(0o700)
+            self.path(path).mkdir(parents=True, exist_ok=True)
+        self.path("/run/reassert").chmod(0o700)
         kubelet = checkpoint_path("/var/lib/kubelet")
-        self.view(kubelet).parent.mkdir(parents=True, exist_ok=True)
-        self.view(kubelet).write_bytes(checkpoint())
+        self.path(kubelet).parent.mkdir(parents=True, exist_ok=True)
+        self.path(kubelet).write_bytes(checkpoint())
         self._dispatcher(HOOK, "--hook", "--socket", AGENT)
         for name, real in RUNTIMES.items():
             self._dispatcher(self.wrapper(name), "--real", real, "--socket", AGENT, "--hook-file", HOOK)
@@ -230,7 +200,7 @@ class InnocentNode:
         """The trust store of docs/policy.md's example, with one CA of the company. `company`: its PEM."""
         company = ca("Company CA")
         self.write("/etc/ssl/certs/ca-certificates.crt", bundle(*roots()).decode())
-        company.at(self.view("/etc/reassert/trust.d/company.pem"))
+        company.at(self.path("/etc/reassert/trust.d/company.pem"))
         self.company = company.pem.decode()
         self.run(PROGRAM, "trust", "build")
 
@@ -238,7 +208,7 @@ class InnocentNode:
         """Start the agent; there must be a policy."""
         self._start("agent", "--socket", AGENT, *OPTIONS)
         for _ in range(1000):
-            if self.view(AGENT).exists():
+            if self.path(AGENT).exists():
                 return
             assert self._processes[-1].poll() is None, (self.directory / "agent.output").read_text()
             time.sleep(0.02)

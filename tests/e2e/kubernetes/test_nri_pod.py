@@ -56,7 +56,7 @@ def containerd() -> Iterator[Containerd]:
     need((root / ".complete").exists(), f"{root} (tests/roots.sh)")
     node = Node(scratch())
     with running(node, generation, [Handler("runc", RUNTIMES["runc"])]) as containerd:
-        at = containerd.view
+        at = containerd.root.path
         shutil.copytree(REASSERT.parent, at("opt/reassert"))
         for path, text in {
             "etc/reassert/policy.yaml": POLICY,
@@ -78,7 +78,7 @@ def containerd() -> Iterator[Containerd]:
 @pytest.fixture
 def daemon(containerd: Containerd) -> Iterator[NriPod]:
     """The chart's pod on that node."""
-    daemon = NriPod(containerd.cri, lambda path: containerd.view(path.lstrip("/")))
+    daemon = NriPod(containerd.cri, containerd.root.path)
     yield daemon
     daemon.end()
 
@@ -90,7 +90,7 @@ def hostile(containerd: Containerd, tmp_path: Path) -> Iterator[Any]:
 
     def start(**labels: str) -> Container:
         pods.append(containerd.cri.run_pod("runc", labels=labels))
-        containerd.view(f"var/lib/kubelet/pods/{pods[-1].config.metadata.uid}").mkdir(parents=True, mode=0o750)
+        containerd.root.path(f"var/lib/kubelet/pods/{pods[-1].config.metadata.uid}").mkdir(parents=True, mode=0o750)
         return pods[-1].run(env=HOSTILE)
 
     yield start
@@ -123,7 +123,7 @@ def test_it_makes_a_preset_s_directory_in_kubelet_s_of_the_pod(daemon: NriPod, h
 def test_a_policy_that_is_exchanged_is_taken_up(daemon: NriPod, containerd: Containerd, hostile: Any) -> None:
     """As node.sh does it: another file takes the name."""
     daemon.wait()
-    there = containerd.view("etc/reassert/policy.yaml")
+    there = containerd.root.path("etc/reassert/policy.yaml")
     try:
         there.with_name("new").write_text(POLICY.replace(CA_BUNDLE, "/other"))
         there.with_name("new").rename(there)
@@ -135,7 +135,7 @@ def test_a_policy_that_is_exchanged_is_taken_up(daemon: NriPod, containerd: Cont
 
 def test_probes_tell_a_lost_runtime_from_a_dead_plugin(daemon: NriPod, containerd: Containerd) -> None:
     wait_for(lambda: daemon.probe("readinessProbe") and daemon.probe("livenessProbe"), "both", daemon.said)
-    link = containerd.view("run/nri/nri.sock")
+    link = containerd.root.path("run/nri/nri.sock")
     socket_path = link.readlink()
     link.unlink()
     try:

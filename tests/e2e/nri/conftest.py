@@ -100,7 +100,7 @@ def start_plugin(containerd: Containerd, node: Node) -> Iterator[StartPlugin]:
     plugins: list[Plugin] = []
 
     def start(*options: str, within: bool = False) -> Plugin:
-        beside = containerd.init if within else 0
+        beside = containerd.root.pid if within else 0
         plugins.append(Plugin(node, containerd.directory / "nri.sock", *options, beside=beside))
         return plugins[-1]
 

@@ -53,9 +53,9 @@ class Claimed:
         self._text = str(outer["Data"])
         [self.claim] = [c for c in json.loads(self._text)["ClaimInfoStateList"] if c["ClaimName"] == CLAIM]
         self.devices = sorted(d["CDIDeviceIDs"][0] for d in self.claim["DriverState"]["gpu.example.com"]["Devices"])
-        containerd.view("etc/cdi").mkdir(exist_ok=True)
+        containerd.root.path("etc/cdi").mkdir(exist_ok=True)
         spec = (RECORDED / "cdi" / f"gpu.example.com-claim-{self.claim['ClaimUID']}.json").read_text()
-        containerd.view("etc/cdi/claim.json").write_text(spec.replace("/dev/null", str(gpu_node)))
+        containerd.root.path("etc/cdi/claim.json").write_text(spec.replace("/dev/null", str(gpu_node)))
 
     def record(self, pod: Pod) -> None:
         """Kubelet writes it down, before the pod starts."""
@@ -114,9 +114,9 @@ def other_node(node: Node, containerd: Containerd, claimed: Claimed) -> Iterator
     """The second device: no driver has its number, so that an open(2) that the cgroup allows fails with ENXIO."""
     path = node.directory / "gpu1"
     os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 12))
-    spec = json.loads(containerd.view("etc/cdi/claim.json").read_text())
+    spec = json.loads(containerd.root.path("etc/cdi/claim.json").read_text())
     spec["devices"][1]["containerEdits"]["deviceNodes"][0]["hostPath"] = str(path)
-    containerd.view("etc/cdi/claim.json").write_text(json.dumps(spec))
+    containerd.root.path("etc/cdi/claim.json").write_text(json.dumps(spec))
     node.write_policy(node.policy.read_text().replace(f"{node.directory}/gpu0*", f"{node.directory}/gpu*") + OWN)
     yield path
     path.unlink()
@@ -197,7 +197,7 @@ def test_of_a_claim_of_two_requests_each_container_has_its_own(
 @marks.promise("A container gets its own allocation from kubelet's checkpoint, or there is no decision")
 def test_value_of_a_cdi_spec_is_the_last_one_of_its_name(start_pod: StartPod, containerd: Containerd) -> None:
     """`valueFrom.deviceAllocation` relies on the form in which containerd leaves it."""
-    directory = containerd.view("etc/cdi")
+    directory = containerd.root.path("etc/cdi")
     directory.mkdir(exist_ok=True)
     devices = [{"name": "0", "containerEdits": {"env": [f"{VISIBLE}=void"]}}]
     (directory / "vendor.json").write_text(

@@ -65,7 +65,7 @@ def environ(containerd: Containerd, container: str) -> list[str] | None:
     """What its process got; None where execve(2) did not take so much."""
     for _ in range(1000):
         try:
-            process = containerd.view("proc") / (containerd.bundle(container) / "init.pid").read_text()
+            process = containerd.root.path("proc") / (containerd.bundle(container) / "init.pid").read_text()
             found = (process / "environ").read_text().split("\0")
             if "PATH=/bin" in found:
                 return found

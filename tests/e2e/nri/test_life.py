@@ -46,7 +46,7 @@ def test_launched_from_the_plugin_directory(launched: Containerd, start_pod: Sta
     container = start_pod("bare").run(image=PLAIN, env=[(VISIBLE, "all")])
     wanted = RESERVED | {VISIBLE: "launched"}
     assert reserved_in(container.environ()) == reserved_in(container.exec_environ()) == wanted
-    log = launched.view("var/log/reassert/events.jsonl").read_text()
+    log = launched.root.path("var/log/reassert/events.jsonl").read_text()
     events = [json.loads(line) for line in log.splitlines()]
     assert next(event for event in events if event.get("id") == container.id)["adapter"] == "nri"
 

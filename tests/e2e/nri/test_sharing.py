@@ -37,7 +37,7 @@ spec:
 @pytest.fixture
 def pod_logs(containerd: Containerd) -> Iterator[Path]:
     """kubelet's directories of pods' logs."""
-    logs = containerd.view("var/log/pods")
+    logs = containerd.root.path("var/log/pods")
     logs.mkdir(exist_ok=True)
     yield logs
     for path in logs.iterdir():

@@ -33,7 +33,7 @@ ONCE = [("NVIDIA_VISIBLE_DEVICES", "all"), ("REQUESTS_CA_BUNDLE", "/tmp/evil")]
 def shim(containerd: Containerd, node: Node) -> Iterator[Recorder]:
     """The shim of the handler `recorder`."""
     path = node.directory / "recorder.sock"
-    recorder = Recorder(path, containerd.view(f"usr/local/bin/{PROGRAM}"))
+    recorder = Recorder(path, containerd.root.path(f"usr/local/bin/{PROGRAM}"))
     yield recorder
     recorder.close()
     path.unlink()

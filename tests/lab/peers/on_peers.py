@@ -19,14 +19,14 @@ from e2e import hostile_pod
 from e2e.conftest import directory, node
 from e2e.cri.client import wait_for
 from e2e.cri.images import HOSTILE
-from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, ROOTS, Generation, Handler, running
+from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, Generation, Handler, running
 from e2e.hostile_pod import policy, suite
 from e2e.nri.conftest import second_line
 from e2e.nri.plugin import Plugin
 from e2e.runtimes import NEWER, hook_entry, real_runtime
 from e2e.test_gvisor import OPTIONS, RUNSC
 from harness.node import Node
-from harness.paths import RUNTIMES
+from harness.paths import ROOTS, RUNTIMES
 from harness.tools import need, run
 
 from lab.peers.results import RESULTS
@@ -172,7 +172,7 @@ def containerd(node: Node, generation: Generation, handler: Handler) -> Iterator
     """A running one: its version, and the suite's options for it."""
     with running(node, generation, [handler]) as engine:
         socket = str(engine.directory / "containerd.sock")
-        said = run(*engine.inside("containerd", "--version")).stdout.split()
+        said = run(*engine.root.command("containerd", "--version")).stdout.split()
         options = ("--cri", socket, "--handler", handler.name, "--image", HOSTILE)
         yield f"containerd {said[2]}", (*options, "--cgroup-parent", engine.cri.cgroup_parent)
 
@@ -245,9 +245,9 @@ def dockerd(node: Node, runtime: str) -> Iterator[tuple[str, str]]:
         log = engine.directory / "dockerd.log"
         with (
             log.open("wb") as file,
-            subprocess.Popen(engine.inside("dockerd", host, *options), stdout=file, stderr=file) as daemon,
+            subprocess.Popen(engine.root.command("dockerd", host, *options), stdout=file, stderr=file) as daemon,
         ):
-            docker = engine.inside("docker", host)
+            docker = engine.root.command("docker", host)
             try:
                 wait_for(lambda: run(*docker, "info", check=False).returncode == 0, "docker", log.read_text)
                 yield version(*docker, "--version").partition(",")[0], " ".join(docker)
