@@ -20,9 +20,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "packaging")]
 
 import frozen_start  # noqa: E402  # after the path is set
+from harness.node import Node  # noqa: E402  # likewise
 from unit.support import CONTAINERD, bind, config, document  # noqa: E402  # likewise
-
-from hook.compile.in_force import refresh  # noqa: E402  # likewise
 
 PYTHON = [sys.executable, "-I", "-S"]
 """Isolated and without `site`, as the frozen program runs."""
@@ -74,22 +73,16 @@ def size(modules: set[str]) -> tuple[int, int]:
     return len(own), sum(len(marshal.dumps(frozen_start.code(module))) for module in own)
 
 
-class Start:
+class Start(Node):
     """A node with a compiled policy, and containerd's bundle of a pod's container that overrides reserved entries."""
 
     def __init__(self, directory: Path) -> None:
-        self.directory, self.bundle = directory, directory / "bundle"
+        super().__init__(directory, policy="")
+        self.bundle = directory / "bundle"
         self.config = self.bundle / "config.json"
         self.bundle.mkdir()
-        self.set_policy({**RULE, "mounts": [MOUNT]})
+        self.compile(document({**RULE, "mounts": [MOUNT]}))
         self.write(["CA=/tmp/x", "N_A=1"])
-        self.where = ["--policy", f"{directory}/policy.yaml", "--store", f"{directory}/s"]
-        self.where += ["--events", f"{directory}/events.jsonl"]
-
-    def set_policy(self, rule: dict[str, object], **spec: object) -> None:
-        (self.directory / "s").mkdir(exist_ok=True)
-        (self.directory / "policy.yaml").write_text(document(rule, **spec))
-        refresh(f"{self.directory}/policy.yaml", f"{self.directory}/s")
 
     def write(self, env: list[str], has_volume: bool = True) -> None:
         """A container's config.json. Without a volume, a hook has no mounts to look at."""
@@ -98,7 +91,7 @@ class Start:
 
     def runtime(self, *arguments: str) -> set[str]:
         """The modules of `reassert runtime`, which must have executed the real runtime."""
-        command = ["runtime", "--real", "/bin/true", *self.where, "--", "--root", f"{self.directory}/state"]
+        command = ["runtime", "--real", "/bin/true", *self.options(), "--", "--root", f"{self.directory}/state"]
         modules, result = executed(self.directory, *command, *arguments)
         assert result.returncode == 0, result.stderr
         return modules
@@ -118,7 +111,7 @@ class Start:
 
     def hook(self, stage: str, text: str) -> tuple[set[str], subprocess.CompletedProcess[str]]:
         """The modules of `reassert hook`."""
-        return executed(self.directory, "hook", *self.where, stage, text=text)
+        return executed(self.directory, "hook", *self.options(), stage, text=text)
 
     def state(self) -> str:
         """What a runtime gives a hook on stdin."""
@@ -134,7 +127,7 @@ def main() -> None:
         corrected = start.create()
         assert "CA=/ca.pem" in start.config.read_text()
         found = {"create that corrects env and mounts": corrected, "exec": start.exec(["CA=/tmp/x"])[0]}
-        start.set_policy({**RULE, "match": {"namespaces": ["other"]}, "mounts": [MOUNT]})
+        start.compile(document({**RULE, "match": {"namespaces": ["other"]}, "mounts": [MOUNT]}))
         found["create that changes nothing"] = start.create()
         start.write(["CA=/tmp/x"], has_volume=False)
         found["hook that verifies"] = start.hook("createRuntime", start.state())[0]

@@ -16,11 +16,11 @@ import marks
 import pytest
 from harness.bundle import Bundle
 from harness.container import Running
-from harness.node import POLICY, Node
+from harness.node import POLICY, WANTED, Node
 from harness.paths import REASSERT
 from harness.tools import run
 
-from e2e.agent.support import WANTED, Agent
+from e2e.agent.support import Agent
 from e2e.runtimes import EACH, real_runtime
 from e2e.test_exclusive import ALLOW_ALL, Machine
 from hook.core.base.text import WHERE_TO_LOOK

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.bundle import containerd_annotations
 from hypothesis import settings
 
 from hook.cli import main
@@ -27,15 +28,7 @@ from hook.core.policy.model import Policy, Rule
 
 ROOT = Path(__file__).resolve().parents[2]
 FIXTURES = ROOT / "tests" / "fixtures"
-CONTAINERD = {
-    "io.kubernetes.cri.container-name": "app",
-    "io.kubernetes.cri.container-type": "container",
-    "io.kubernetes.cri.image-name": "registry.example/app:1",
-    "io.kubernetes.cri.sandbox-id": "d1728b",
-    "io.kubernetes.cri.sandbox-name": "web-1",
-    "io.kubernetes.cri.sandbox-namespace": "team-a",
-    "io.kubernetes.cri.sandbox-uid": "1-2-3",
-}
+CONTAINERD = containerd_annotations("team-a", "web-1", "app", uid="1-2-3", sandbox="d1728b")
 """Annotations that containerd gives an app container."""
 SYSTEMD_CGROUP = "kubepods-burstable-pod1_2_3.slice:cri-containerd:0a1b"
 """What containerd's cgroup is where systemd makes it; it shows that containerd wrote a spec."""

@@ -18,7 +18,7 @@ from frozen_start import USUAL
 from startpath import RULE, Start, executed
 
 from hook.core.plan import STEPS
-from unit.support import ROOT
+from unit.support import ROOT, document
 
 pytestmark = marks.promise("A start loads the start path's modules only", about="Decision")
 
@@ -49,7 +49,7 @@ def test_usual_starts_execute_what_they_need(start: Start) -> None:
     assert '\\"event\\":' in start.config.read_text(), "handed on to the hook that looks at the mount"
     in_exec, env = start.exec(["CA=/tmp/x", "N_A=1", "B=1"])
     assert env == ["CA=/ca.pem", "B=1"], "the exec was a real one"
-    start.set_policy(RULE)
+    start.compile(document(RULE))
     start.write(["CA=/ca.pem"], has_volume=False)
     hooked, result = start.hook("createRuntime", start.state())
     assert result.returncode == 0
@@ -88,7 +88,7 @@ CLASSES = {
 
 def test_a_reader_of_a_create_needs_these_classes(start: Start) -> None:
     file = start.directory / "called"
-    command = ["runtime", "--real", "/bin/true", *start.where, "--", "create", "--bundle", str(start.bundle), "0a"]
+    command = ["runtime", "--real", "/bin/true", *start.options(), "--", "create", "--bundle", str(start.bundle), "0a"]
     _, result = executed(start.directory, *command, first=NOTED.format(file=str(file)))
     assert result.returncode == 0, result.stderr
     assert {*file.read_text().split()} == CLASSES
@@ -107,7 +107,7 @@ def test_only_a_policy_with_exclusive_pays_for_it(start: Start) -> None:
     config = json.loads(start.config.read_text())
     kubelet = {"kubelet": {"root": str(start.directory)}}
     for parts, wanted in (({"devices": True}, set()), ({"exclusive": ["/dev/none*"]}, EXCLUSIVE)):
-        start.set_policy({"name": "r", "deviceAllocations": parts}, **kubelet)
+        start.compile(document({"name": "r", "deviceAllocations": parts}, **kubelet))
         start.config.write_text(json.dumps(config))
         modules = start.runtime("create", "--bundle", str(start.bundle), "0a")
         assert modules & EXCLUSIVE == wanted

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from harness.node import Node
+from harness.node import WANTED, Node
 from harness.paths import REASSERT
 from harness.tools import suspend
 
@@ -30,8 +30,6 @@ printf '%s\\n' "$0" "$PWD" "umask $(umask)"
 printf '%s\\0' "$@"
 exit ${STATUS:-0}
 """
-
-WANTED = "REQUESTS_CA_BUNDLE=/etc/ssl/certs/ca-certificates.crt"
 
 
 class Agent:

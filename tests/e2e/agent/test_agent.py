@@ -14,10 +14,10 @@ import marks
 import pytest
 from harness.bundle import Bundle
 from harness.container import Running
-from harness.node import POLICY
+from harness.node import POLICY, WANTED
 from harness.paths import REASSERT
 
-from e2e.agent.support import WANTED, Agent
+from e2e.agent.support import Agent
 from hook.node.artifacts.specs import oci_hook
 
 pytestmark = [pytest.mark.frozen, pytest.mark.engine, pytest.mark.root]

@@ -19,10 +19,10 @@ from typing import Any
 
 import marks
 import pytest
-from harness.node import Node
+from harness.node import WANTED, Node
 from harness.tools import need, remove_tree, scratch
 
-from e2e.agent.support import FRONT, WANTED, Agent
+from e2e.agent.support import FRONT, Agent
 
 pytestmark = [
     pytest.mark.frozen,

@@ -9,11 +9,11 @@ import pytest
 from bench.resident import measure
 from harness.bundle import Bundle
 from harness.container import Running
-from harness.node import Node
+from harness.node import WANTED, Node
 from harness.paths import REASSERT, RUNTIMES
 from harness.tools import need
 
-from e2e.agent.support import FRONT, WANTED, Agent
+from e2e.agent.support import FRONT, Agent
 
 pytestmark = [
     pytest.mark.frozen,

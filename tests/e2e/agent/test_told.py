@@ -13,11 +13,11 @@ import marks
 import pytest
 from harness.bundle import Bundle
 from harness.container import Running
-from harness.node import POLICY
+from harness.node import POLICY, WANTED
 from unit.nri.support import Peer, create_request
 
 from e2e.agent.support import Agent, Cold
-from e2e.agent.test_agent import RUNC, WANTED
+from e2e.agent.test_agent import RUNC
 from hook.agent.answers import REASONS
 from hook.node.services import ask
 from hook.nri import ttrpc
