@@ -109,7 +109,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--rest`: a file of unit tests whose tests all run with `--fast`. Each worker would import it for nothing."""
+    """With `--rest`: a file of unit tests that `--fast` all runs. Each worker would import it for nothing."""
     is_unit = collection_path.is_relative_to(Path(__file__).parent / "unit") and collection_path.name[:5] == "test_"
     return True if config.getoption("rest") and is_unit and not NAMED.search(collection_path.read_text()) else None
 
