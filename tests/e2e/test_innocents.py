@@ -26,6 +26,11 @@ pytestmark = marks.promise(
 TURNS = {name: [*RUNTIMES][number % 2] for number, name in enumerate(rows())}
 """The runtime of a row where it has only one."""
 
+OTHER = {name: next(runtime for runtime in RUNTIMES if runtime != turn) for name, turn in TURNS.items()}
+"""The other one, under the other policy: each row starts with both."""
+
+DEFAULTS = [(runtime, name) for name in rows() for runtime in RUNTIMES if EXHAUSTIVE or runtime == TURNS[name]]
+
 COLD = [name for number, name in enumerate(rows()) if EXHAUSTIVE or number % 10 == 0]
 """Rows that start without the agent too: the same functions decide, so a tenth is enough."""
 
@@ -55,8 +60,7 @@ def started(node: InnocentNode, row: Row, namespace: str, runtime: str) -> Tried
     return containers.start(node, row, runtime, containers.spec(row, namespace))
 
 
-@pytest.mark.parametrize("name", rows())
-@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize(("runtime", "name"), DEFAULTS)
 def test_starts_under_the_default_policy(innocent_node: InnocentNode, runtime: str, name: str) -> None:
     innocent_node.set_policy(DEFAULT)
     for namespace in rows()[name].where():
@@ -94,7 +98,7 @@ def test_starts_where_the_administrator_excepts_its_namespace(innocent_node: Inn
 def test_starts_under_the_policy_of_readme(innocent_node: InnocentNode, name: str) -> None:
     innocent_node.set_policy(EXAMPLE)
     row, namespace = rows()[name], rows()[name].where()[-1]
-    tried = started(innocent_node, row, namespace, innocent_node.wrapper(TURNS[name]))
+    tried = started(innocent_node, row, namespace, innocent_node.wrapper(OTHER[name]))
     judge(row, tried, namespace)
     if tried.started and namespace != EXCLUDED:
         corrected(innocent_node, row, tried)

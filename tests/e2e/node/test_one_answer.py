@@ -29,10 +29,14 @@ def said(node: BootedNode, *arguments: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout) if "json" in arguments else done.stdout
 
 
-def errors(node: BootedNode) -> tuple[int, set[str]]:
-    """The exit status and the parts with an error, of which every command has the same."""
+SAME = ("doctor",), ("node", "status")
+"""Other names of `status --all` and of `status`."""
+
+
+def errors(node: BootedNode, *more: tuple[str, ...]) -> tuple[int, set[str]]:
+    """The exit status and the parts with an error, of which every command has the same. `more`: those asked too."""
     found: dict[str, tuple[int, set[str]]] = {}
-    for command in (("status",), ("status", "--all"), ("doctor",), ("node", "status")):
+    for command in (("status",), ("status", "--all"), *more):
         status, told = said(node, *command, "-o", "json")
         parts = {each["part"] for each in told["findings"] if each["severity"] == "error"}
         found[" ".join(command)] = status, parts
@@ -52,7 +56,7 @@ def test_a_handler_that_cannot_be_wired_is_an_error_everywhere_until_it_is_accep
     node.wait_for_cri()
     done = node.run(PACKAGED, "install", "--engine", "containerd", "--no-probe")
     assert "WARNING: containerd: containers of kata start without reassert" in done.stdout
-    assert errors(node) == (1, {"handler/kata"})
+    assert errors(node, *SAME) == (1, {"handler/kata"})
     options = ("--engine", "containerd", "--except", "way/*", "--except", "warm/*", "--except", "rule/*")
     status, told = said(node, "verify", *options, "-o", "json")
     assert (status, [each["part"] for each in told["notTried"] if not each["accepted"]]) == (1, ["handler/kata"])
@@ -91,7 +95,7 @@ def test_a_container_that_docker_started_past_reassert_is_an_error_everywhere(do
     assert status == 4, "by a handler that was accepted by name"
     assert any("by handler runc, which is not wired: past" in text for text in told["remarks"]), told["remarks"]
     docker.run(PACKAGED, "install", "--engine", "docker", "--no-probe", "--except", "")
-    assert errors(docker) == (1, {"handler/runc", "handler/buildkit", "containers"})
+    assert errors(docker, *SAME) == (1, {"handler/runc", "handler/buildkit", "containers"})
     status, told = said(docker, "audit", "-o", "json")
     assert status == 1
     states = {
