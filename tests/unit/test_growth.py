@@ -231,7 +231,7 @@ class GrowingNode(Node):
         resident.get(60)
         self.report = Report(str(self.events), NoMetrics())
         self.validator = Decider(resident, self.report)
-        self.compiled = cache(compile_bytes)
+        self.compile_once = cache(compile_bytes)
 
     def wrapper(self) -> None:
         options = Options(["--real=/bin/true", *self.options(), "--"], ("real", "hook"))
@@ -338,7 +338,7 @@ class GrowingNode(Node):
     def explain(self) -> None:
         """With a policy that is compiled once, which executes as many lines as a decision about hundreds of entries."""
         for output in ("json", "table"):
-            with patch("hook.ops.explain.compile_bytes", self.compiled), contextlib.redirect_stdout(io.StringIO()):
+            with patch("hook.ops.explain.compile_bytes", self.compile_once), contextlib.redirect_stdout(io.StringIO()):
                 explain(str(self.config), str(self.policy), "/nowhere", output)
 
 
