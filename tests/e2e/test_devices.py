@@ -234,3 +234,33 @@ def test_void_is_what_nvidias_runtime_leaves_of_an_allocated_gpu(
     else:
         assert container.create() != 0
         assert f"env {VISIBLE} is not what the policy wants" in container.output()
+
+
+NO_REQUESTS = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+spec:
+  rules:
+  - {name: no-devices-by-mount, mounts: [{mountPath: /var/run/nvidia-container-devices, absent: true}]}
+"""
+
+
+@marks.hole(
+    "A mount of /dev/null at /var/run/nvidia-container-devicesall, beside the reserved path, asked NVIDIA's runtime "
+    "for every GPU (its volume-mounts strategy), without a rule with `exclusive`",
+    since="0.1.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@pytest.mark.parametrize("after", ["all", "cdi/nvidia.com/gpu/all"])
+def test_a_mount_beside_the_path_by_which_nvidias_runtime_is_asked_is_refused(
+    pair: tuple[str, str], node: Node, bundle: Bundle, after: str
+) -> None:
+    """That runtime compares the beginning of the text. One below the path is removed."""
+    real, adapter = pair
+    node.compile(NO_REQUESTS)
+    bundle.pod()
+    bundle.bind("/dev/null", f"/var/run/nvidia-container-devices{after}", "ro")
+    container = guarded(adapter, real, node, bundle)
+    assert container.create() != 0
+    assert f"mount /var/run/nvidia-container-devices{after} asks NVIDIA's runtime for a device" in container.output()

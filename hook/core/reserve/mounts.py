@@ -45,6 +45,22 @@ def want(rules: list[Rule], container: Container, plan: Plan) -> None:
         plan.deny(rule_name, KIND, no_place(path, destination, source))
     if reserved:
         _compare(reserved, denying, container, plan)
+        _refuse_requests(reserved, container.start.mounts, plan)
+
+
+_REQUESTS = "/var/run/nvidia-container-devices"
+"""Where a mount of /dev/null asks NVIDIA's runtime for a device. It takes what follows this text in a destination,
+behind a `/` or not, for the device's name (requestsFromMounts, internal/config/image/cuda_image.go)."""
+
+
+def _refuse_requests(reserved: list[tuple[str, Mount]], mounts: list[oci.Mount], plan: Plan) -> None:
+    """Refuse such a mount beside _REQUESTS, if nothing may be mounted there. Those below it are removed."""
+    rules = [rule for rule, each in reserved if each.destination == _REQUESTS and not each.source and not each.volume]
+    for mount in mounts if rules else ():
+        if mount.path.startswith(_REQUESTS) and mount.path != _REQUESTS and not is_below(mount.path, _REQUESTS):
+            asks = f"mount {named(mount.path)} asks NVIDIA's runtime for a device: it begins with {_REQUESTS}"
+            plan.deny(rules[0], KIND, asks)
+            return
 
 
 def _compare(reserved: list[tuple[str, Mount]], denying: dict[str, str], container: Container, plan: Plan) -> None:

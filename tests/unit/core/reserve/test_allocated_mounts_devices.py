@@ -163,6 +163,19 @@ def test_nothing_is_mounted_where_a_rule_says_absent(root_dir: Path, path: str) 
     assert denied.decide(spec(mounts=[bind("/run"), bind("/run/asking")])).is_empty()
 
 
+@pytest.mark.parametrize("after", ["all", "0", "cdi/nvidia.com/gpu/all"])
+def test_a_mount_beside_nvidias_path_asks_for_a_device_too(root_dir: Path, after: str) -> None:
+    """Its runtime compares the beginning of the text of a destination."""
+    asks = "/var/run/nvidia-container-devices"
+    node = KubeletNode(root_dir, {"name": "closed", "mounts": [{"mountPath": asks, "absent": True}]})
+    there = [bind(f"{asks}{after}", "/dev/null")]
+    assert node.decide(spec(mounts=there)).refusal() == (
+        f"rule closed: mount {asks}{after} asks NVIDIA's runtime for a device: it begins with {asks}"
+    )
+    assert node.decide(spec(mounts=[bind("/var/run/nvidia"), bind(f"{asks[:-1]}/all")])).is_empty()
+    assert oci.objects(node.correct(spec(mounts=[bind(f"{asks}/{after}", "/dev/null")])).mounts) == []
+
+
 def test_what_the_plugin_mounted_there_stays_and_allow_below_lets_through(root_dir: Path) -> None:
     rule = {"name": "closed", "mounts": [{**CLOSED["mounts"][0], "allowBelow": ["/run/ask/ok"]}], "onConflict": "Deny"}
     node = KubeletNode(root_dir, rule, MOUNTS)
