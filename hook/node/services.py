@@ -346,10 +346,13 @@ def _is_connected() -> bool:
 def stop(units: list[str]) -> None:
     """Stop units that are not needed any more. Raises NodeError.
 
-    Sockets first: a request would start the service again, and systemd cancels the stop then.
+    Sockets first: a request would start the service again, and systemd cancels the stop then. The service of a timer is
+    stopped after it. One that does not run, and whose file is gone, systemd does not know.
     """
     for unit in sorted(units, key=lambda unit: not unit.endswith(".socket")):
-        systemd.run("stop", unit, *([unit.replace(".timer", ".service")] if unit in TIMERS else []))
+        systemd.run("stop", unit)
+        if unit in TIMERS:
+            systemd.stop_what_runs(unit.replace(".timer", ".service"))
     if any(unit.endswith(".socket") for unit in units):
         with suppress(FileNotFoundError):
             os.unlink(_LISTENING)

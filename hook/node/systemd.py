@@ -104,6 +104,15 @@ def run(verb: str, *units: str) -> None:
     raise NodeError(f"systemctl {verb} {' '.join(units)} failed: {said}{lines}")
 
 
+def stop_what_runs(unit: str) -> None:
+    """Stops a unit that may not run, or not be known to systemd. Raises NodeError if it runs afterwards."""
+    try:
+        run("stop", unit)
+    except NodeError:
+        if state(unit) not in ("inactive", "failed"):
+            raise
+
+
 def load_state(unit: str) -> str:
     """What systemctl(1) shows of a unit's file: loaded, masked, not-found and so on; "" without systemd."""
     return _property(unit, "LoadState")

@@ -183,13 +183,16 @@ class Rewiring:
                 prove(after())
             uninterruptible()
         except BaseException as error:
+            why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
             begun = journals.pending(self.directory)
             if begun is not None:
                 say("a step failed; restoring every file")
-                rollback(begun, self.engine, restarted, self.directory, say)
+                try:
+                    rollback(begun, self.engine, restarted, self.directory, say)
+                except NodeError as trouble:
+                    raise NodeError(f"{why}; and then: {trouble}") from None
             if not isinstance(error, (ReassertError, OSError, KeyboardInterrupt)):
                 raise
-            why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
             raise NodeError(why, "Everything is as it was before.") from None
         journal.end(self.directory)
         self._retire(after, say)

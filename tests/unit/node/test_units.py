@@ -112,3 +112,27 @@ def test_a_failed_move_of_the_plugin_brings_its_service_back(node: FakeNode, ran
     with pytest.raises(NodeError, match="not active"):
         node.install(with_plugin(node))
     assert ran.asked()[-2:] == [f"stop {SOCKET}", f"restart --no-block {PLUGIN}"]
+
+
+def test_a_timers_service_that_systemd_does_not_know_any_more_hides_no_failure(node: FakeNode, ran: Machine) -> None:
+    """Its file went with the others, and it did not run: `systemctl stop` fails then (systemd 257)."""
+    wiring = node.wiring()
+    wiring.units = [SOCKET, SERVICE, *services.TIMERS]
+    for timer in services.TIMERS:
+        service = timer.replace(".timer", ".service")
+        ran.file(f"/run/units/{service}.fails", f"Failed to stop {service}: Unit {service} not loaded.")
+    node.engine.fails.add("prove")
+    with pytest.raises(NodeError, match="^prove fails$"):
+        node.install(wiring)
+    assert {f"stop {timer}" for timer in services.TIMERS} < {*ran.asked()}
+
+
+def test_a_timers_service_that_goes_on_is_said(node: FakeNode, ran: Machine) -> None:
+    wiring = node.wiring()
+    wiring.units = [*services.TIMERS]
+    node.engine.fails.add("prove")
+    service = "reassert-verify.service"
+    ran.file(f"/run/units/{service}", "7")
+    ran.file(f"/run/units/{service}.fails", "timed out")
+    with pytest.raises(NodeError, match=f"^prove fails; and then: systemctl stop {service} failed: timed out"):
+        node.install(wiring)
