@@ -184,19 +184,23 @@ class Rewiring:
             uninterruptible()
         except BaseException as error:
             why = "interrupted" if isinstance(error, KeyboardInterrupt) else describe(error)
-            begun = journals.pending(self.directory)
-            if begun is not None:
-                say("a step failed; restoring every file")
-                try:
-                    rollback(begun, self.engine, restarted, self.directory, say)
-                except NodeError as trouble:
-                    raise NodeError(f"{why}; and then: {trouble}") from None
+            self._undo(why, restarted, say)
             if not isinstance(error, (ReassertError, OSError, KeyboardInterrupt)):
                 raise
             raise NodeError(why, "Everything is as it was before.") from None
         journal.end(self.directory)
         self._retire(after, say)
         return True
+
+    def _undo(self, why: str, restarted: bool, say: Say) -> None:
+        """Undoes what was begun, because of `why`. Raises NodeError if that fails too."""
+        begun = journals.pending(self.directory)
+        if begun is not None:
+            say("a step failed; restoring every file")
+            try:
+                rollback(begun, self.engine, restarted, self.directory, say)
+            except NodeError as trouble:
+                raise NodeError(f"{why}; and then: {trouble}") from None
 
     def _start_what_stopped(self, say: Say) -> None:
         """Starts units that were stopped, or failed, since the last install. Raises NodeError."""

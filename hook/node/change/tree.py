@@ -22,13 +22,16 @@ from pathlib import Path
 from hook.entry.cmdline import EDITING_VERBS
 from hook.entry.dispatcher import FRONT, START, start_text
 from hook.node.errors import NodeError
-from hook.node.systemd import is_the_nodes, wait_until
+from hook.node.systemd import command, is_the_nodes, wait_until, which
 
 PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
 """The staging directory: a tree is prepared here, and a removed tree is kept here until the change is complete."""
 COMMAND = "/usr/local/bin/reassert"
 """Left out where it cannot be written, as on a read-only /usr."""
+
+_SELINUX = "/sys/fs/selinux/enforce"
+"""Is there where SELinux is on, permissive or enforcing."""
 
 
 def is_installed(path: str) -> bool:
@@ -146,6 +149,16 @@ def place(path: str, content: str) -> None:
     if not os.path.isdir(STAGING) or fingerprint(STAGING) != content:
         raise NodeError(f"{STAGING} is not the program to install at {path}; run the same command again")
     os.rename(STAGING, path)
+    _label()
+
+
+def _label() -> None:
+    """Gives PLACE the SELinux labels that this node's policy has for it, before anything calls the new program.
+
+    Copies have the labels of their originals, and what is renamed keeps its own. Files that are made in PLACE get its.
+    """
+    if os.path.exists(_SELINUX) and which("restorecon"):
+        command(["restorecon", "-R", PLACE])
 
 
 def lay_out(source: str, directory: str, place: str) -> None:

@@ -53,7 +53,9 @@ def test_engine_that_does_not_come_up_again_is_said_and_tried_again(node: FakeNo
     before = node.everything()
     node.engine.fails.add("restart")
     monitored = node.engine.calls
-    with pytest.raises(NodeError, match=r"^a container does not start; and then: .* does not start again: restart fails"):
+    with pytest.raises(
+        NodeError, match=r"^a container does not start; and then: .* does not start again: restart fails"
+    ):
         install_with_failing_proof(node)
     assert monitored == ["check", "restart", "prove", "restart"]
     node.engine.fails.clear()

@@ -172,3 +172,19 @@ def test_a_program_that_changes_while_it_is_installed_is_not_put_in_place(opt: O
     with pytest.raises(NodeError, match="is not the program to install"):
         tree.place(f"{tree.PLACE}/{content[:12]}", content)
     assert opt.in_place() == "first"
+
+
+def test_a_program_gets_the_labels_of_its_place_before_anything_calls_it(
+    opt: Opt, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A copy has the label of its original: engines may not execute what was unpacked in a home."""
+    log = tmp_path / "ran"
+    machine.program("restorecon", f'echo "$*; $(readlink {opt.place}/reassert)" >> {log}')
+    monkeypatch.setattr(tree, "_SELINUX", str(tmp_path / "enforce"))
+    opt.install("second")
+    assert not log.exists()
+    before = os.readlink(opt.place / "reassert")
+    (tmp_path / "enforce").write_text("1")
+    opt.install("third")
+    assert log.read_text() == f"-R {opt.place}; {before}\n"
+    assert opt.in_place() == "third"

@@ -122,7 +122,7 @@ def test_a_timers_service_that_systemd_does_not_know_any_more_hides_no_failure(n
         service = timer.replace(".timer", ".service")
         ran.file(f"/run/units/{service}.fails", f"Failed to stop {service}: Unit {service} not loaded.")
     node.engine.fails.add("prove")
-    with pytest.raises(NodeError, match="^prove fails$"):
+    with pytest.raises(NodeError, match=r"^prove fails$"):
         node.install(wiring)
     assert {f"stop {timer}" for timer in services.TIMERS} < {*ran.asked()}
 
@@ -134,5 +134,5 @@ def test_a_timers_service_that_goes_on_is_said(node: FakeNode, ran: Machine) -> 
     service = "reassert-verify.service"
     ran.file(f"/run/units/{service}", "7")
     ran.file(f"/run/units/{service}.fails", "timed out")
-    with pytest.raises(NodeError, match=f"^prove fails; and then: systemctl stop {service} failed: timed out"):
+    with pytest.raises(NodeError, match=rf"^prove fails; and then: systemctl stop {service} failed: timed out"):
         node.install(wiring)
