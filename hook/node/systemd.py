@@ -26,6 +26,9 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """systemd's default PATH for services. Engines and their shims find runtimes by it, reassert the node's programs."""
 
 
+SELINUX = "/sys/fs/selinux/enforce"
+
+
 def wait_until(condition: Callable[[], _T], seconds: float, pause: float = 0.1) -> _T:
     """Calls a function until its result is true or the time is over. Returns the last result."""
     deadline = time.monotonic() + seconds
@@ -42,6 +45,11 @@ def which(program: str) -> str | None:
 def available() -> bool:
     """Whether systemd is this node's init (sd_booted(3))."""
     return os.path.isdir("/run/systemd/system")
+
+
+def selinux_is_on() -> bool:
+    """Whether the kernel has a policy of SELinux, permissive or enforcing."""
+    return os.path.exists(SELINUX)
 
 
 _SHOWN = ("ActiveState", "MainPID", "LoadState")

@@ -22,16 +22,13 @@ from pathlib import Path
 from hook.entry.cmdline import EDITING_VERBS
 from hook.entry.dispatcher import FRONT, START, start_text
 from hook.node.errors import NodeError
-from hook.node.systemd import command, is_the_nodes, wait_until, which
+from hook.node.systemd import command, is_the_nodes, selinux_is_on, wait_until, which
 
 PLACE = "/opt/reassert"
 STAGING = "/opt/.reassert.reassert-aside"
 """The staging directory: a tree is prepared here, and a removed tree is kept here until the change is complete."""
 COMMAND = "/usr/local/bin/reassert"
 """Left out where it cannot be written, as on a read-only /usr."""
-
-_SELINUX = "/sys/fs/selinux/enforce"
-"""Is there where SELinux is on, permissive or enforcing."""
 
 
 def is_installed(path: str) -> bool:
@@ -157,7 +154,7 @@ def _label() -> None:
 
     Copies have the labels of their originals, and what is renamed keeps its own. Files that are made in PLACE get its.
     """
-    if os.path.exists(_SELINUX) and which("restorecon"):
+    if selinux_is_on() and which("restorecon"):
         command(["restorecon", "-R", PLACE])
 
 

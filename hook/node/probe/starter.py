@@ -18,13 +18,15 @@ from hook.core.container.identity import Identity
 from hook.entry.protocol import COLD_PROBE
 from hook.inside.process import ContainerGone, environs, is_gvisor, mount_namespace, processes
 from hook.node.errors import NodeError
-from hook.node.systemd import wait_until
+from hook.node.systemd import selinux_is_on, wait_until
 
 MARKER = "REASSERT_PROBE"
 """An env name that every test container has, with a token as value. A process that has it is not the runtime's."""
 
 NAME = "reassert-verify"
 """The prefix of the names of pods, containers, images and directories for test containers; a token follows."""
+
+_OF_VOLUMES = b"system_u:object_r:container_file_t:s0\0"
 
 EXECUTABLE = "/var/lib"
 """Where `scratch` makes directories of programs: /run is often mounted with noexec."""
@@ -55,9 +57,15 @@ def own(token: str) -> bool:
 
 
 def scratch(directory: str = "/run") -> str:
-    """Makes a directory that is removed with the test container; `traces` finds one that is left. Raises OSError."""
+    """Makes a directory that is removed with the test container; `traces` finds one that is left. Raises OSError.
+
+    With the SELinux label of a pod's volumes, since an engine may not look into all of /run.
+    """
     path = f"{directory}/{NAME}-{new_token()}"
     os.mkdir(path, 0o700)
+    if selinux_is_on():
+        with suppress(OSError):  # a policy without this type
+            os.setxattr(path, "security.selinux", _OF_VOLUMES)
     return path
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import marks
 import pytest
 
+from hook.node import systemd
 from hook.node.change import tree
 from hook.node.change.files import look
 from hook.node.change.program import program
@@ -180,7 +181,7 @@ def test_a_program_gets_the_labels_of_its_place_before_anything_calls_it(
     """A copy has the label of its original: engines may not execute what was unpacked in a home."""
     log = tmp_path / "ran"
     machine.program("restorecon", f'echo "$*; $(readlink {opt.place}/reassert)" >> {log}')
-    monkeypatch.setattr(tree, "_SELINUX", str(tmp_path / "enforce"))
+    monkeypatch.setattr(systemd, "SELINUX", str(tmp_path / "enforce"))
     opt.install("second")
     assert not log.exists()
     before = os.readlink(opt.place / "reassert")

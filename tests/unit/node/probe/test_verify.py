@@ -17,6 +17,7 @@ import pytest
 from hook import __version__
 from hook.core import events
 from hook.core.policy.model import Policy
+from hook.node import systemd
 from hook.node.engines.base import Handler
 from hook.node.errors import NodeError
 from hook.node.probe.report import Report
@@ -387,6 +388,13 @@ def test_an_interrupted_probe_leaves_a_trace(tmp_path: Path) -> None:
     for path in (left, tmp_path / "reassert-nri"):
         (path / "sub").mkdir(parents=True)
     assert traces(str(tmp_path)) == [str(left)]
+
+
+def test_a_probe_s_volumes_have_the_label_of_a_pod_s(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node's engine may not look into what lies in /run with a label of /run's own."""
+    assert "security.selinux" not in os.listxattr(scratch())
+    monkeypatch.setattr(systemd, "SELINUX", "/proc/self/stat")
+    assert os.getxattr(scratch(), "security.selinux") == b"system_u:object_r:container_file_t:s0\0"
 
 
 def test_marks_go_with_the_probes_and_after_a_kill_with_the_next_command(machine: Machine) -> None:
