@@ -181,9 +181,9 @@ def replace_file(
 ) -> None:
     """Replace a file's content atomically: temporary file in the same directory, fsync, rename.
 
-    An existing file's owner and mode are kept; a new file gets `mode`. A reader gets either the old bytes or the new
-    ones. On an error the old file is unchanged and the temporary file is removed. `temporary`: its path, "" for one of
-    its own. `before_rename`: may raise. Raises OSError.
+    An existing file's owner, mode and SELinux label are kept; a new file gets `mode`. A reader gets either the old
+    bytes or the new ones. On an error the old file is unchanged and the temporary file is removed. `temporary`: its
+    path, "" for one of its own. `before_rename`: may raise. Raises OSError.
     """
     temporary = temporary or f"{temporary_of(path, posix.getpid())}-{time.monotonic_ns()}"
     try:
@@ -198,6 +198,7 @@ def replace_file(
             if owner is not None:
                 posix.fchown(fd, owner.st_uid, owner.st_gid)
                 mode = owner.st_mode & 0o7777
+                _keep_label(path, fd)
             posix.fchmod(fd, mode)
             posix.fsync(fd)
         finally:
@@ -211,6 +212,18 @@ def replace_file(
         except OSError:
             pass
         raise
+
+
+def _keep_label(path: str, fd: int) -> None:
+    """Gives a new file the SELinux label of the one that it replaces.
+
+    In /tmp a file has the label of its writer's domain. The engine may not read the agent's.
+    """
+    try:
+        label = posix.getxattr(path, "security.selinux")
+        posix.setxattr(fd, "security.selinux", label)
+    except OSError:  # it has none, or the policy does not allow that
+        pass
 
 
 def own_command() -> list[str]:

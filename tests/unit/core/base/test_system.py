@@ -33,6 +33,16 @@ def test_replaced_file_keeps_owner_and_mode(root_dir: Path) -> None:
     assert (status.st_uid, status.st_gid, status.st_mode & 0o7777, file.read_bytes()) == (1000, 1001, 0o640, b"new")
 
 
+def test_replaced_file_keeps_its_label(root_dir: Path) -> None:
+    """The agent's files in /tmp have another label than the engine's, which the engine may not read (SELinux)."""
+    file = root_dir / "f"
+    file.write_text("old")
+    os.setxattr(file, "security.selinux", b"system_u:object_r:container_engine_tmp_t:s0\0")
+    replace_file(str(file), b"new")
+    assert os.getxattr(file, "security.selinux") == b"system_u:object_r:container_engine_tmp_t:s0\0"
+    assert file.read_bytes() == b"new"
+
+
 def test_new_file_is_for_root_alone(root_dir: Path) -> None:
     replace_file(str(root_dir / "f"), b"new")
     assert (root_dir / "f").stat().st_mode & 0o7777 == 0o600

@@ -1,0 +1,184 @@
+#!/bin/bash
+# Installs reassert on a machine that enforces SELinux, and looks at what each domain may do: Debian 13's kernel, policy
+# (selinux-policy-default) and containerd, in a virtual machine.
+#
+#   sudo tests/lab/selinux.sh
+#
+# Needs a frozen build (packaging/build.sh), and on Debian: apt-get install debootstrap qemu-system-x86 e2fsprogs
+# openssh-client. With a /dev/kvm that works, ACCEL=kvm; else the processor is emulated, which takes half an hour. The root
+# file system stays in build/vm/selinux. Each line of the result is ok or FAILED. Not in CI.
+set -eu
+cd "$(dirname "$0")/../.."
+[ "$(id -u)" -eq 0 ] || { echo "tests/lab/selinux.sh: run it as root" >&2; exit 2; }
+[ -x dist/reassert/reassert ] || { echo "tests/lab/selinux.sh: no frozen build: run packaging/build.sh" >&2; exit 2; }
+: "${ACCEL:=tcg,thread=multi,tb-size=512}" "${PORT:=2222}" "${VM:=build/vm}"
+mkdir -p "$VM"
+vm=$(realpath "$VM")
+root=$vm/selinux
+packages=systemd,systemd-sysv,dbus,udev,kmod,linux-image-amd64,selinux-basics,selinux-policy-default,selinux-utils
+packages=$packages,policycoreutils,policycoreutils-python-utils,auditd,containerd,runc,crun,busybox-static,openssl
+packages=$packages,ca-certificates,procps,iproute2,python3,openssh-server
+
+# -- the root file system: labelled here, so that the first boot enforces
+if [ ! -e "$root/.complete" ]; then
+  rm -rf "$root"
+  debootstrap --variant=minbase "--include=$packages" trixie "$root" "$(tests/mirror.sh)" > "$root.log" 2>&1 ||
+    { tail -n 20 "$root.log" >&2; exit 1; }
+  touch "$root/.complete"
+fi
+[ -e "$vm/key" ] || ssh-keygen -q -t ed25519 -N '' -f "$vm/key"
+rm -rf "$root/root"
+mkdir -p "$root/root/.ssh" "$root/root/images" "$root/root/reassert/dist" "$root/root/reassert/packaging/deb" "$root/etc/containerd"
+cp "$vm/key.pub" "$root/root/.ssh/authorized_keys"
+chmod 700 "$root/root" "$root/root/.ssh"
+echo node > "$root/etc/hostname"
+echo '127.0.0.1 localhost node' > "$root/etc/hosts"
+echo '/dev/vda / ext4 defaults 0 1' > "$root/etc/fstab"
+sed -i 's/^SELINUX=.*/SELINUX=enforcing/' "$root/etc/selinux/config"
+printf '[Match]\nName=en* eth*\n[Network]\nDHCP=yes\n' > "$root/etc/systemd/network/80-dhcp.network"
+chroot "$root" systemctl --quiet enable systemd-networkd ssh containerd auditd 2> /dev/null
+chroot "$root" systemctl --quiet mask apt-daily.timer apt-daily-upgrade.timer fstrim.timer man-db.timer \
+  systemd-networkd-wait-online.service 2> /dev/null
+cat > "$root/etc/containerd/config.toml" <<'CONFIG'
+version = 2
+[plugins."io.containerd.grpc.v1.cri"]
+  enable_selinux = true
+  sandbox_image = "reassert.test/pause:1"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
+    runtime_type = "io.containerd.runc.v2"
+    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
+      BinaryName = "/usr/bin/crun"
+CONFIG
+PYTHONPATH=tests:. build/venv-test/bin/python -B -c '
+import sys
+from pathlib import Path
+from e2e.cri.images import write_images
+write_images(Path(sys.argv[1]))' "$root/root/images"
+cp -a dist/reassert "$root/root/reassert/dist"
+cp packaging/demo.sh packaging/extras.sh "$root/root/reassert/packaging"
+cp packaging/deb/reassert.8 "$root/root/reassert/packaging/deb"
+cp -R install.sh config "$root/root/reassert"
+
+# -- what is looked at, by root of the machine, who is unconfined_t
+cat > "$root/root/look.sh" <<'LOOK'
+exec < /dev/null 2>&1
+failed=0
+step() { printf '\n== %s\n' "$*"; since=$(date +%T); }
+check() { # TEXT COMMAND…: whether it succeeds
+  text=$1; shift
+  if "$@" > /dev/null 2>&1; then echo "ok      $text"; else echo "FAILED  $text"; failed=1; fi
+}
+said() { grep -qF -- "$1" /root/said; }
+ran() { "$@" > /root/said 2>&1; status=$?; sed 's/^/  | /' /root/said | cut -c 1-600; echo "  | exit status $status"; }
+has_label() { [ "$(stat -c %C "$1" | cut -d: -f3)" = "$2" ]; }
+denied() { ausearch -m avc -ts "$since" 2>/dev/null | grep denied | grep dockerd_t; }
+show_denied() {
+  denied | sed -E 's/.*(denied)/\1/; s/ (pid|ino)=[0-9]+//g; s/[0-9a-f]{64}/ID/g' | sort | uniq -c | sort -rn | head -n 12
+}
+cd /root/reassert
+for image in /root/images/*.tar; do ctr -n k8s.io images import "$image" > /dev/null; done
+check "the machine enforces" [ "$(getenforce)" = Enforcing ]
+check "containerd is dockerd_t" sh -c 'ps -eZ | grep -q ":dockerd_t:.*containerd"'
+
+step "install as it comes: the engine may not execute what lies in /opt"
+ran ./install.sh --engine containerd
+check "it fails" [ "$status" = 1 ]
+check "it says why" said "/opt/reassert/reassert-crun: permission denied"
+check "everything is as it was" said "Everything is as it was before."
+show_denied
+
+step "the labels of docs/hardened.md, then install"
+semanage import <<'LABELS'
+fcontext -a -t bin_t '/opt/reassert(/.*)?'
+fcontext -a -t container_var_lib_t '/var/lib/reassert(/.*)?'
+fcontext -a -t container_log_t '/var/log/reassert(/.*)?'
+fcontext -a -t container_runtime_t '/run/reassert(/.*)?'
+fcontext -a -t container_file_t '/var/lib/reassert/trust(/.*)?'
+LABELS
+echo '(allow dockerd_t initrc_t (unix_stream_socket (connectto)))' > /root/reassert.cil
+check "the module for the agent's socket" semodule -i /root/reassert.cil
+mkdir -p /var/lib/reassert/trust /var/log/reassert
+restorecon -R /var/lib/reassert /var/log/reassert
+ran ./install.sh --engine containerd
+check "it succeeds" [ "$status" = 0 ]
+for file in reassert front start reassert-runc reassert-crun reassert-hook; do
+  check "/opt/reassert/$file is bin_t" has_label "$(realpath /opt/reassert/$file)" bin_t
+done
+check "the store is container_var_lib_t" has_label /var/lib/reassert/.lock container_var_lib_t
+check "the event log is container_log_t" has_label /var/log/reassert/events.jsonl container_log_t
+check "the agent's socket is container_runtime_t" has_label /run/reassert/agent/agent.sock container_runtime_t
+check "the agent is initrc_t" sh -c 'ps -eZ | grep -q ":initrc_t:.*reassert"'
+show_denied
+
+step "files that containers may read, and one that they may not"
+mkdir -p /srv/ca/certs
+openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -out /srv/ca/bad.pem -days 30 -subj /CN=x 2> /dev/null
+cp /srv/ca/bad.pem /srv/ca/certs/ca-certificates.crt
+chmod 644 /srv/ca/bad.pem /srv/ca/certs/*
+chcon -R -t container_file_t /srv/ca
+chcon -t container_var_lib_t /srv/ca/bad.pem
+cat > /etc/reassert/policy.yaml <<'POLICY'
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: lab}
+spec:
+  mode: Enforce
+  rules:
+  - name: ca
+    env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}]
+    mounts:
+    - {hostPath: /srv/ca/certs, mountPath: /etc/ssl/certs, readOnly: true}
+    - {hostPath: /srv/ca/bad.pem, mountPath: /etc/pki/bad.pem, readOnly: true}
+POLICY
+ran reassert verify --except warm/runc --except warm/crun # an emulated machine may be too slow to be warm
+check "exit status 4" [ "$status" = 4 ]
+check "the file that cannot be read is named" said "/etc/pki/bad.pem is mounted, and a process of uid 65534 cannot read it"
+check "with both labels" said ":container_var_lib_t:s0"
+check "the other one is not" sh -c '! grep -q "/etc/ssl/certs.* cannot read" /root/said'
+show_denied
+eval "$(grep -o "semanage fcontext -a -t container_file_t .* && restorecon -R [^ ]*" /root/said | head -n 1)"
+ran reassert verify --except warm/runc --except warm/crun
+check "after the command that it names: exit status 0" [ "$status" = 0 ]
+check "events of the engine's domain are in the log" grep -q '"adapter":"runtime"' /var/log/reassert/events.jsonl
+
+step "a file that the engine's domain may not look at"
+chcon -t user_home_t /srv/ca/bad.pem
+ran reassert verify
+check "no container starts" [ "$status" = 1 ]
+check "and verify says why" said "/srv/ca/bad.pem: Permission denied"
+restorecon /srv/ca/bad.pem
+
+step "status, uninstall"
+ran reassert status
+ran ./install.sh --uninstall
+check "it succeeds" [ "$status" = 0 ]
+check "containerd's file is as before, with its label" sh -c \
+  'grep -q reassert- /etc/containerd/config.toml; [ $? = 1 ] && stat -c %C /etc/containerd/config.toml | grep -q container_config_t'
+show_denied
+exit $failed
+LOOK
+
+chroot "$root" setfiles -F /etc/selinux/default/contexts/files/file_contexts / > /dev/null 2>&1
+rm -f "$vm/selinux.img"
+truncate -s 6G "$vm/selinux.img"
+mke2fs -q -t ext4 -d "$root" "$vm/selinux.img"
+
+# -- the machine: one that a killed run left is not looked for
+qemu-system-x86_64 -accel "$ACCEL" -machine q35 -cpu max,-la57 -smp 2 -m 3072 -display none -vga none -no-reboot \
+  -kernel "$root"/boot/vmlinuz-* -initrd "$root"/boot/initrd.img-* \
+  -append "root=/dev/vda rw console=ttyS0 panic=-1 security=selinux selinux=1 enforcing=1 audit=1 mitigations=off" \
+  -drive "file=$vm/selinux.img,format=raw,if=virtio,cache=unsafe" -device virtio-rng-pci \
+  -nic "user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:$PORT-:22" -serial "file:$vm/selinux.console" -monitor none &
+machine=$!
+trap 'kill $machine 2> /dev/null || :' EXIT
+machine_runs() {
+  ssh -q -o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectTimeout=60 -i "$vm/key" -p "$PORT" root@127.0.0.1 "$@"
+}
+until machine_runs systemctl is-active containerd > /dev/null; do
+  kill -0 $machine || { tail -n 20 "$vm/selinux.console" >&2; exit 1; }
+  sleep 2
+done
+machine_runs uname -r
+machine_runs bash /root/look.sh
