@@ -6,7 +6,8 @@
 #
 # Needs a frozen build (packaging/build.sh), and on Debian: apt-get install debootstrap qemu-system-x86 e2fsprogs
 # openssh-client. With a /dev/kvm that works, ACCEL=kvm; else the processor is emulated, which takes half an hour. The root
-# file system stays in build/vm/selinux. Each line of the result is ok or FAILED. Not in CI.
+# file system stays in build/vm/selinux. Each line of the result is ok or FAILED. Its steps were run one
+# by one (docs/hardened.md), not yet as this script. Not in CI.
 set -eu
 cd "$(dirname "$0")/../.."
 [ "$(id -u)" -eq 0 ] || { echo "tests/lab/selinux.sh: run it as root" >&2; exit 2; }
