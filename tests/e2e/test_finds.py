@@ -147,7 +147,14 @@ def second_volume(bundle: Bundle) -> None:
     bundle.bind(volume(bundle, "pods"), "/etc/ssl/private/deeper")
 
 
-ITSELF = ("`/dev/null`: Read-only", "/dev/null: read-only", "for /etc/ssl mount", "procfd", "on the top of rootfs")
+ITSELF = (
+    "`/dev/null`: Read-only",
+    "/dev/null: read-only",
+    "for /etc/ssl mount",
+    "procfd",
+    "on the top of rootfs",
+    "openat2 `dev`: No such file",  # crun 1.29
+)
 MADE: dict[str, tuple[Callable[[Bundle], None], tuple[str, ...]]] = {
     "link to dev": (
         lambda bundle: link(bundle, "/etc/ssl", "/dev"),

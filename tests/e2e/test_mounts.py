@@ -50,6 +50,7 @@ ROOT = (
     "another mount lies over the container's root",
     "`/dev/null`: Read-only",
     "procfd",
+    "openat2 `dev`: No such file",  # crun 1.29
 )
 LINKS: dict[tuple[str, str], tuple[str, ...]] = {
     ("image-link", "directory"): IN_PROC,

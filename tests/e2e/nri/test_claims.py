@@ -77,10 +77,16 @@ def claimed(containerd: Containerd, kubelet: Kubelet, node: Node, gpu_node: Path
     return Claimed(containerd, kubelet, node, gpu_node)
 
 
+def replaces_by_cdi(containerd: Containerd) -> bool:
+    """Whether the env of a CDI device takes the place of the pod's entry: until containerd 2.4 it comes after it."""
+    major, minor = containerd.cri.version().split()[1].removeprefix("v").split(".")[:2]
+    return (int(major), int(minor)) >= (2, 4)
+
+
 @marks.claim("exclusive-claims", "runtime@wrapped", "nri@bare")
 @pytest.mark.parametrize("handler", ["bare", "wrapped"], ids=["NRI", "wrapper"])
 def test_only_the_pod_of_the_claim_gets_its_devices(
-    start_pod: StartPod, start_plugin: StartPlugin, claimed: Claimed, node: Node, handler: str
+    start_pod: StartPod, start_plugin: StartPlugin, claimed: Claimed, containerd: Containerd, node: Node, handler: str
 ) -> None:
     if handler == "bare":
         start_plugin(within=True)
@@ -90,9 +96,10 @@ def test_only_the_pod_of_the_claim_gets_its_devices(
     assert [entry for entry in left.environ() if entry.startswith(TOY + "=")] == [f"{TOY}=claim-gpu-1"]
     left.exec("/bin/sh", "-c", ": > /dev/toygpu1")
     edits = [e for event in node.logged() if event.get("id") == left.id for e in event["edits"]]
-    assert [(e["name"], e["after"], e["from"]) for e in edits if e["name"] == TOY] == [
-        (TOY, "claim-gpu-1", f"claim {CLAIM}")
-    ]
+    corrected = [(TOY, "claim-gpu-1", f"claim {CLAIM}")]
+    assert [(e["name"], e["after"], e["from"]) for e in edits if e["name"] == TOY] == (
+        [] if replaces_by_cdi(containerd) else corrected
+    )
     other = start_pod(handler, name="other")
     asked = {"name": "c", "env": [(TOY, "claim-gpu-1")], "annotations": {"cdi.k8s.io/x": claimed.devices[0]}}
     if handler == "bare":

@@ -126,7 +126,7 @@ class OnCrio:
 
     def node(self, verb: str, *arguments: str, status: int = 0) -> str:
         """Both streams of `reassert VERB`."""
-        done = self.booted.run(PROGRAM, verb, "--engine", "crio", *arguments, check=False)
+        done = self.booted.run(PROGRAM, verb, "--engine", "crio", *arguments, check=False, timeout=600)
         assert done.returncode == status, f"{verb}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr
 

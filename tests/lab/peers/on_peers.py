@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from e2e import hostile_pod
 from e2e.conftest import directory, node
-from e2e.cri.client import wait_for
-from e2e.cri.images import HOSTILE
-from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, Generation, Handler, running
+from e2e.cri.client import Cri, CriError, wait_for
+from e2e.cri.images import HOSTILE, PAUSE, write_images
+from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, ROOTS, Generation, Handler, running
 from e2e.hostile_pod import policy, suite
 from e2e.nri.conftest import second_line
 from e2e.nri.plugin import Plugin
@@ -265,3 +265,86 @@ def test_reassert_under_docker(node: Node) -> None:
     node.compile(policy(node))
     with dockerd(node, node.dispatcher(RUNTIMES["runc"])) as (said, docker):
         keep(node, "reassert-docker", f"reassert, wrapper, {said}", "--docker docker", "--docker", docker, setup=POLICY)
+
+
+CRIO = """\
+[crio]
+root = "{here}/root"
+runroot = "/run/crio-tried"
+log_dir = "{here}/logs"
+storage_driver = "vfs"
+version_file = "{here}/version"
+version_file_persist = ""
+clean_shutdown_file = ""
+[crio.api]
+listen = "{here}/crio.sock"
+stream_address = "127.0.0.1"
+[crio.image]
+pause_image = "{pause}"
+signature_policy = "{here}/policy.json"
+[crio.network]
+network_dir = "{here}/cni"
+plugin_dirs = ["{here}/cni"]
+[crio.runtime]
+cgroup_manager = "cgroupfs"
+conmon_cgroup = "pod"
+pinns_path = "{here}/pinns"
+namespaces_dir = "{here}/namespaces"
+container_exits_dir = "{here}/exits"
+container_attach_socket_dir = "{here}/attach"
+default_runtime = "tried"
+default_sysctls = []
+[crio.runtime.runtimes.tried]
+runtime_path = "{runtime}"
+runtime_root = "/run/tried"
+monitor_path = "/usr/bin/conmon"
+"""
+
+
+@contextmanager
+def crio(node: Node, runtime: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """CRI-O, with Debian 12's conmon: its version, and the suite's options for it. `runtime`: of each container."""
+    programs = {name: built(name) for name in ("crio", "pinns")}
+    with running(node, GENERATIONS["1.6"], []) as engine:
+        here = engine.directory / "crio"
+        (here / "cni").mkdir(parents=True)
+        for name, program in programs.items():
+            shutil.copy(program, here / name)
+        (here / "policy.json").write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
+        config = here / "crio.conf"
+        config.write_text(CRIO.format(here=here, pause=PAUSE, runtime=runtime))
+        store = f"--root={here}/root --runroot=/run/crio-tried --storage-driver=vfs".split()
+        for archive in write_images(here):
+            run(*engine.inside("podman", *store, "load", "--quiet", "--input", str(archive)))
+        command = engine.inside(
+            str(here / "crio"), "--config", str(config), "--config-dir", "", "--disable-hostport-mapping"
+        )
+        log = here / "crio.log"
+        cri = Cri(here / "crio.sock", engine.cri.cgroup_parent, node.directory / "crio-pods")
+        with log.open("wb") as file, subprocess.Popen(command, stdout=file, stderr=file) as daemon:
+            try:
+                wait_for(lambda: answers(cri, daemon), "crio", log.read_text)
+                options = ("--cri", str(here / "crio.sock"), "--image", HOSTILE)
+                said = version(str(here / "crio"), "--version").replace("crio version", "CRI-O")
+                yield f"{said}{commit('crio')}", (*options, "--cgroup-parent", engine.cri.cgroup_parent)
+            finally:
+                cri.close()
+                daemon.terminate()
+                daemon.wait(60)
+
+
+def answers(cri: Cri, daemon: subprocess.Popen[bytes]) -> bool:
+    """Whether a daemon, which runs, answers."""
+    assert daemon.poll() is None
+    try:
+        return bool(cri.version())
+    except CriError:
+        return False
+
+
+CRIO_COMMAND = CRI.replace("containerd/containerd", "crio/crio")
+
+
+def test_crio(node: Node) -> None:
+    with crio(node, RUNTIMES["runc"]) as (said, options):
+        keep(node, "crio", f"{said}, {version(RUNTIMES['runc'], '--version')}", CRIO_COMMAND, *options)

@@ -4,7 +4,7 @@
 #   sudo tests/lab/peers/run.sh [--bin DIR] [pytest's arguments, such as -k runc]
 #
 # DIR has what Debian does not have, built from its source: nvidia-container-runtime, oci-interceptor, youki,
-# nri-device-injector, nri-ulimit-adjuster; NAME.commit says of what. A product whose program is not there is left out, and its old result stays.
+# nri-device-injector, nri-ulimit-adjuster, crio with pinns; NAME.commit says of what. A product whose program is not there is left out, and its old result stays.
 # Then tests/pages.py writes docs/project/peers.md. Needs what tests/run.sh installs, and a frozen build (packaging/build.sh).
 set -eu
 cd "$(dirname "$0")/../../.."
