@@ -19,7 +19,7 @@ from e2e import hostile_pod
 from e2e.conftest import directory, node
 from e2e.cri.client import Cri, CriError, wait_for
 from e2e.cri.images import HOSTILE, PAUSE, write_images
-from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, ROOTS, Generation, Handler, running
+from e2e.cri.node import GENERATIONS, NRI_GENERATIONS, Generation, Handler, running
 from e2e.hostile_pod import policy, suite
 from e2e.nri.conftest import second_line
 from e2e.nri.plugin import Plugin
