@@ -86,7 +86,7 @@ def code(module: str) -> CodeType:
 
 
 class _Bound(ast.NodeTransformer):
-    """Replaces `from hook.x import y` by `y = __modules__["hook.x"].y`: an import statement costs ten times as much."""
+    """Replaces an import of a module of ours by the module in `__modules__`: the statement costs ten times as much."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | list[ast.stmt]:
         if str(node.module).partition(".")[0] != "hook":
