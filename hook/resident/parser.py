@@ -48,8 +48,8 @@ class Parser(argparse.ArgumentParser):
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """As argparse's, which hides that nothing can be written."""
-        if message:
-            (file or sys.stderr).write(message)
+        if message and file:
+            file.write(message)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = action.choices

@@ -140,7 +140,7 @@ def test_a_corrected_container_is_in_policy_and_one_past_the_wrapper_is_not(
         (True, NONE, 1, "in policy", (), RESERVED),
         (False, POLICY, 0, "drifted", (), ()),
         (False, OTHER, 1, "drifted", ("env REQUESTS_CA_BUNDLE",), ()),
-        (False, NONE, 1, "in policy", ("env REQUESTS_CA_BUNDLE", "mount /etc/ssl"), RESERVED),
+        (False, NONE, 1, "in policy", ("env REQUESTS_CA_BUNDLE", "mount /etc/ssl"), ()),
     ],
     ids=lambda value: {POLICY: "same", OTHER: "another value", NONE: "no rules"}.get(value, ""),
 )
@@ -157,7 +157,7 @@ def test_a_draft_names_the_running_containers_that_it_would_start_otherwise(
 ) -> None:
     """One that the wrapper corrected, and one that started past it, which the policy in force would correct too.
 
-    The latter forges that it was corrected, and gains nothing: more is said of it.
+    The latter forges that it was corrected, which nobody believes.
     """
     file = compiled_node.directory / "draft.yaml"
     file.write_text(draft.replace("CA,", f"{compiled_node.ca},"))

@@ -174,7 +174,7 @@ class Tree:
         self.machine, self.directory = machine, directory
         kept = (
             *("hook", "docs/engines.md", "README.md", "install.sh", "packaging/kubernetes/chart"),
-            *("packaging/systemd", "config/policy.yaml", "tests/marks.py"),
+            *("packaging/systemd", "config/policy.yaml", "tests/marks.py", "tests/harness"),
             *(f"tests/unit/{name}" for name in ("__init__.py", "support.py", "node/__init__.py")),
             *(f"tests/unit/node/engines/{path.name}" for path in (ROOT / "tests/unit/node/engines").glob("*.py")),
         )

@@ -344,7 +344,8 @@ def test_one_runtime_class_alone(node: Wirable) -> None:
 @with_one_containerd
 def test_the_hook_alone_refuses(node: Wirable) -> None:
     node.install("--adapter", "hook", "--no-probe")
-    assert node.status()[:2] == (0, {name: ["hook"] if wired else [] for name, wired in WIRED.items()})
+    assert node.status()[:2] == (1, {name: ["hook"] if wired else [] for name, wired in WIRED.items()})
+    assert ["NVIDIA's runtime has given it" in each for each in node.status()[2]] == [True], "a hook is too late for it"
     for handler, said in (("runc", "NVIDIA_VISIBLE_DEVICES"), ("crun", "error executing hook")):
         pod = node.hostile_pod(handler)
         with pytest.raises(CriError, match=said):
