@@ -162,9 +162,10 @@ def hidden_gpus(node: Node) -> Iterator[Finding]:
     if not names or any(glob_match(pattern, "/dev/nvidia0") or pattern == _GPU_KIND for pattern in exclusive):
         return
     for state in node.wired:
+        if {RUNTIME, NRI} & {*state.part.adapters}:  # who runs the plugin may be another, such as the chart
+            continue
         for handler in state.loaded.handlers:
-            is_late = HOOK in handler.wired and not {RUNTIME, NRI} & {*handler.wired}
-            if is_late and os.path.basename(handler.runtime or "").startswith(_NVIDIAS_RUNTIME):
+            if HOOK in handler.wired and os.path.basename(handler.runtime or "").startswith(_NVIDIAS_RUNTIME):
                 text = (
                     f"containers of {handler.name} get each GPU that {VISIBLE_GPUS} names, against rule {names[0]}: "
                     "NVIDIA's runtime has given it, and removed the value, before the hook looks. A rule with "
