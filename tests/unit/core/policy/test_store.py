@@ -500,6 +500,22 @@ def test_a_file_that_is_being_written_is_no_first_policy(node: Node) -> None:
     assert names(node.load()) == ["one", "two"]
 
 
+@marks.hole(
+    "On a slow node, what a writer left that died inside a line took force",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_the_text_of_the_policy_in_force_is_no_newer_policy(good: Node) -> None:
+    """It is kept after the policy was compiled, and much later where the machine is busy."""
+    good.write_policy(YAML)
+    load(good)
+    [kept] = good.store.glob("*.text")
+    os.utime(kept, (later := time.time() + 60, later))
+    good.policy.write_text(YAML.replace('"2"', '"3"').rstrip("\n"))
+    assert "its last line has no end" in load(good).warning
+
+
 @marks.hole("An unfinished copy of the policy took force, with fewer rules")
 def test_a_writer_that_dies_inside_a_line_changes_nothing(good: Node) -> None:
     good.write_policy(YAML)
