@@ -5,12 +5,16 @@ such fields, so they count only if something else proves which engine wrote conf
 
 | proof | written by | can a pod, an image or an engine's user write it? |
 |---|---|---|
-| cgroupsPath `SLICE:cri-containerd:ID` | containerd, systemd driver | no; a cgroup parent gives more parts or a `/` |
-| cgroupsPath `SLICE:crio:ID`, `…/crio-ID` | CRI-O | no; docker's ends in its own ID, podman's in `libpod-ID` |
+| cgroupsPath `SLICE:cri-containerd:ID`, and annotations of its CRI plugin | containerd, systemd driver | no |
+| cgroupsPath `SLICE:crio:ID`, `…/crio-ID`, and annotations of CRI-O | CRI-O | no |
 | cgroupsPath `SLICE:libpod:ID`, `…/libpod-ID` | podman | no, but `--cgroups=disabled` leaves it out |
 | cgroupsPath `SLICE:docker:ID` | dockerd, systemd driver | no |
 | bundle `…/k8s.io/ID` | containerd: its namespace for CRI | no; docker's is `moby`, or set in dockerd's configuration |
 | bundle `…/ID/userdata` | podman, CRI-O | no |
+
+A cgroup parent of `docker run` and `podman run` gives more parts or a `/`, and their own ID is the end. Of `docker
+build` (buildkit's executor/oci/spec.go), of BuildKit's frontends and of `podman build` (buildah's run_linux.go) it can
+be any such path, but they write no annotation that anybody chooses.
 
 Without proof, annotations that claim a pod make every field unknown: each rule still applies, and nothing is excluded.
 With proof, annotations of other engines are ignored.
@@ -53,6 +57,9 @@ _CGROUP_PREFIXES = {"cri-containerd": CONTAINERD, "crio": CRIO, "libpod": PODMAN
 
 CRI = "io.kubernetes.cri."  # containerd, pkg/cri/annotations
 _CRIO = "io.kubernetes.cri-o."  # cri-o, internal/annotations
+_ANNOTATIONS = {CONTAINERD: CRI, CRIO: _CRIO}
+"""How annotations begin that an engine writes for each of its containers. A builder, whose user chooses the whole
+cgroupsPath, writes none of them."""
 _MANAGER = "io.container.manager"  # libpod and CRI-O write it; libpod does not overwrite one of an image or a user
 _KUBELET = "io.kubernetes."  # kubelet's labels in its CRI requests, pkg/kubelet/types/labels.go
 
@@ -124,7 +131,8 @@ def identify(spec: Spec, copied: bool = False) -> Identity:
     """
     cgroup = spec.linux.get("cgroupsPath")
     path = cgroup if isinstance(cgroup, str) else ""
-    engine, annotations = _engine(path, spec.where), spec.annotations
+    annotations = spec.annotations
+    engine = _engine(path, spec.where, annotations)
     if engine == CONTAINERD:
         return _containerd(annotations)
     if engine == CRIO:
@@ -145,23 +153,28 @@ def identify(spec: Spec, copied: bool = False) -> Identity:
     return Identity("ambiguous", None)
 
 
-def _engine(cgroup: str, where: str) -> str:
-    """The engine that wrote a spec, proved by a path that only this engine writes; "" without proof."""
-    parts = cgroup.split(":")
-    if len(parts) == 3 and "/" not in cgroup:
-        return _CGROUP_PREFIXES.get(parts[1], "")
-    name, _, number = cgroup.rpartition("/")[2].rpartition("-")
-    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, below any parent that a user names
-        if name == "crio":
-            return CRIO
-        if name in ("libpod", "libpod-payload"):
-            return PODMAN
+def _engine(cgroup: str, where: str, annotations: dict[str, str]) -> str:
+    """The engine that wrote a spec, proved by what only this engine writes; "" without proof."""
+    engine = _engine_of_cgroup(cgroup)
+    if engine and (engine not in _ANNOTATIONS or any(key.startswith(_ANNOTATIONS[engine]) for key in annotations)):
+        return engine
     directories = where.split("/")[:-1]
     if directories[-1:] == ["userdata"]:
         return PODMAN  # CRI-O's bundles always have a `crio` cgroup, which is handled above
     if directories[-2:-1] == ["k8s.io"]:
         return CONTAINERD
     return DOCKER if directories[-2:-1] == ["moby"] else ""
+
+
+def _engine_of_cgroup(cgroup: str) -> str:
+    """The engine that names its cgroups so, "" for others."""
+    parts = cgroup.split(":")
+    if len(parts) == 3 and "/" not in cgroup:
+        return _CGROUP_PREFIXES.get(parts[1], "")
+    name, _, number = cgroup.rpartition("/")[2].rpartition("-")
+    if number and number.strip("0123456789abcdef") == "":  # the engine's own part, below any parent that a user names
+        return {"crio": CRIO, "libpod": PODMAN, "libpod-payload": PODMAN}.get(name, "")
+    return ""
 
 
 def types_of(container_type: str | None) -> tuple[str, ...]:

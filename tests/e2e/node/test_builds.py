@@ -22,7 +22,7 @@ from e2e.node.booted import BootedNode
 from e2e.node.conftest import Boot
 from e2e.node.files import differences
 from e2e.node.test_today import SUITE, is_as_claimed
-from e2e.node.wired import COMPANY, PACKAGED, package
+from e2e.node.wired import COMPANY, PACKAGED, POLICY_FILE, package
 
 pytestmark = marks.promise(
     "A RUN step of `docker build` with BuildKit, of `podman build` and of buildah has the policy's env and mounts, and "
@@ -233,6 +233,40 @@ def test_a_step_has_the_nodes_values_and_leaves_nothing_of_them(each: Builder) -
     layers = [*each.paths("reassert.test/built:1").values()]
     assert not [path for layer in layers for path in layer if path.startswith("etc/ssl")], layers
     assert [path for layer in layers for path in layer if path in ("made", "etc/own")], layers
+
+
+ALLOCATED = """\
+apiVersion: reassert/v1
+kind: NodePolicy
+metadata: {name: test}
+spec:
+  failurePolicy: Ignore
+  rules:
+  - {name: gpu, env: [{name: GPU, valueFrom: {deviceAllocation: {default: void}}}]}
+  - {name: skips, match: {containerTypes: [container], ifUnknown: Skip}, env: [{name: TYPED, value: wanted}]}
+"""
+ID = "0a" * 32
+
+
+@marks.claim("exclusion", "runtime")
+@marks.claim("failure-policy", "runtime")
+@marks.hole(
+    "A RUN step of `podman build` or `docker build` with `--cgroup-parent` counted as a pod of which nothing is known: "
+    "with `ifUnknown: Skip` or `failurePolicy: Ignore` it kept its values"
+)
+def test_no_cgroup_parent_makes_a_step_a_pods(each: Builder) -> None:
+    """buildah takes it for the whole path; BuildKit adds its id to one with a colon at the end."""
+    policy = each.node.path(POLICY_FILE)
+    usual = policy.read_text()
+    own = "" if each.name == "docker" else ID
+    parents = [f"x.slice:cri-containerd:{own}", f"x.slice:crio:{own}", f"/x/crio-{own}"]
+    dockerfile = f"FROM {FULL}\nENV GPU=all TYPED=mine\nRUN echo has=$GPU,$TYPED\n"
+    policy.write_text(ALLOCATED)
+    try:
+        for parent in parents:
+            assert "has=void,wanted" in each.build(dockerfile, f"--cgroup-parent={parent}"), parent
+    finally:
+        policy.write_text(usual)
 
 
 HOSTILE = f"FROM {FULL}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n"

@@ -223,6 +223,21 @@ def test_containerd_is_known_by_its_cgroup_or_its_bundle() -> None:
     assert noted(CONTAINERD, cgroup=SYSTEMD_CGROUP).namespace == "team-a"
 
 
+@marks.hole(
+    "A RUN step of `podman build` or `docker build` with `--cgroup-parent` counted as a pod of which nothing is known: "
+    "with `ifUnknown: Skip` or `failurePolicy: Ignore` it kept its values",
+    since="0.2.0",
+    fixed="0.4.0",
+    severity="medium",
+)
+@pytest.mark.parametrize("cgroup", ["x.slice:cri-containerd:0a1b", "x.slice:crio:0a1b", "/x/crio-0a1b"])
+def test_a_cgroup_alone_proves_no_pod(cgroup: str) -> None:
+    """The user of a builder chooses the whole path; the builder writes at most this annotation."""
+    of_no_pod = known(Identity("", False, types=("container",)))
+    assert known(noted(cgroup=cgroup)) == of_no_pod
+    assert known(noted({"run.oci.keep_original_groups": "1"}, cgroup=cgroup)) == of_no_pod
+
+
 def test_bare_bundle_is_of_no_pod() -> None:
     assert known(noted({})) == known(Identity("", False, types=("container",)))
     assert known(noted(PODMAN)) == known(Identity("podman", False, types=("container",)))
