@@ -136,9 +136,10 @@ class Case:
             asks = any("podSelector" in rule.conditions for rule in self.policy.candidates(None))
             self.identity = identity = dockershim.prove(identity, self.policy.kubelet_root, asks=asks)
         if self.policy.asks and self.adapter.learns:
-            probe = self.is_probe()
-            cri.learn(self.adapter, self.policy, identity, target, container_id=self.container_id, is_probe=probe)
-        matches = select(self.policy, identity)
+            asked = self.adapter, self.policy, identity, target
+            matches = cri.learn(*asked, container_id=self.container_id, is_probe=self.is_probe)
+        else:
+            matches = select(self.policy, identity)
         self.container = self._contain(self.policy, identity, target, matches)
         decided = plan(self.policy, self.container, matches, self.adapter.kinds)
         if self.adapter.decides_audited and any(match.is_audited for match in decided.matches):

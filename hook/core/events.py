@@ -83,9 +83,30 @@ def line(event: dict[str, Any]) -> str:
     of items that were left out. An event that was parsed from such a line keeps its `truncated` and `omitted`.
     """
     event = {**event, "node": posix.uname().nodename}
+    if not event.keys() & {"truncated", "omitted"} and _is_whole(event, 0):  # as almost each
+        text = encode(event)
+        if len(text) < EVENT_LINE:
+            return text
     measured = {note["at"]: (note["bytes"], note["sha256"]) for note in event.get("truncated", ())}
     text = encode(_Excerpt(EVENT_STRING, measured).of(event))
     return text if len(text) < EVENT_LINE else encode(_Excerpt(EVENT_STRING, measured).within_shares(event))
+
+
+def _is_whole(value: Any, depth: int) -> bool:
+    """Whether nothing of an event, or of a list or object at this depth in it, has to be shortened.
+
+    False also if that is not certain: _Excerpt tells.
+    """
+    is_object = isinstance(value, dict)
+    if (depth and len(value) > (EVENT_MEMBERS if is_object else EVENT_ITEMS)) or depth >= _DEPTH:
+        return False
+    for item in value.values() if is_object else value:
+        if isinstance(item, str):
+            if len(item) > EVENT_STRING or not item.isascii():
+                return False
+        elif isinstance(item, (dict, list, tuple)) and item and not _is_whole(item, depth + 1):
+            return False
+    return True
 
 
 def of_adapter(adapter: str, event: str, level: str, message: str, **more: object) -> dict[str, object]:

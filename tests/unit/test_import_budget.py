@@ -81,7 +81,7 @@ CLASSES = {
     *("policy.sources.Env", "policy.sources.Value", "policy.sources.Given"),
     *("reserve.plan.Plan", "reserve.reserved_env.Reserved"),
     *("reserve.edits.Edit", "reserve.reserved_env.SetEnv", "reserve.place_mount.PlaceMount"),
-    *("base.jsontext._Strict", "events._Excerpt"),
+    "base.jsontext._Strict",
 }
 """Ours that a create which corrects env and a mount calls. Whether a reader needs another one is for the review."""
 

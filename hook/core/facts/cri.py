@@ -20,6 +20,7 @@ import _socket
 import posix
 import time
 from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_STREAM, socket
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from hook.core.base.errors import ReassertError
@@ -29,7 +30,7 @@ from hook.core.container.allocation import fields, message
 from hook.core.container.identity import APP_TYPES, CONTAINER, CONTAINERD, CRIO, NOT_LISTED, Identity
 from hook.core.container.start import Start
 from hook.core.facts import NodeAccess
-from hook.core.policy.model import Policy, excluded, select
+from hook.core.policy.model import Match, Policy, excluded, select
 
 Answer: TypeAlias = dict[str, str] | None
 
@@ -92,32 +93,39 @@ def learn(
     start: Start,
     *,
     container_id: str,
-    is_probe: bool = False,
-) -> None:
+    is_probe: Callable[[], bool] = lambda: False,
+) -> list[Match]:
     """Add to a container's identity what the policy needs, and the engine or kubelet knows. The rest stays unknown.
 
-    The engine is not asked about a sandbox itself: it is created before its engine answers about it. `is_probe`: the
-    container is of `verify`, in a pod that kubelet does not know.
+    Returns the policy's rules, evaluated with it.
+
+    The engine is not asked about a sandbox itself: it is created before its engine answers about it. `is_probe`:
+    whether the container is of `verify`, in a pod that kubelet does not know.
     """
+    matches = select(policy, identity)
     if identity.types != APP_TYPES or excluded(policy, identity):
-        return
-    if _needs_type(policy, identity):
-        listed = None if is_probe else of_kubelet(policy.kubelet_root, container_id, identity, node)
-        if is_probe or (listed and identity.container in listed):
+        return matches
+    if _needs_type(policy, matches):
+        probe = is_probe()
+        listed = None if probe else of_kubelet(policy.kubelet_root, container_id, identity, node)
+        if probe or (listed and identity.container in listed):
             identity.types = (CONTAINER,)
         elif listed:
             identity.types = NOT_LISTED
+        matches = select(policy, identity)
     sandbox = start.annotations.get(SANDBOX_ID.get(identity.engine, ""), "") if node.sockets else ""
-    if sandbox and "podSelector" in _undecided(policy, identity) and not excluded(policy, identity):
+    if sandbox and "podSelector" in _undecided(matches) and not excluded(policy, identity):
         labels = node.ask(node.sockets, POD, sandbox, identity)
         if labels is not None:
             identity.labels = {key: labels[key] for key in labels if not key.startswith(NOT_THE_PODS)}
+            matches = select(policy, identity)
+    return matches
 
 
-def _needs_type(policy: Policy, identity: Identity) -> bool:
+def _needs_type(policy: Policy, matches: Sequence[Match]) -> bool:
     """Whether it decides anything that kubelet lists the container, or does not."""
     excludes = CONTAINER in policy.excluded_types or {*NOT_LISTED} <= {*policy.excluded_types}
-    return excludes or "containerTypes" in _undecided(policy, identity)
+    return excludes or "containerTypes" in _undecided(matches)
 
 
 def of_kubelet(root: str, container_id: str, identity: Identity, node: NodeAccess) -> Answer:
@@ -129,9 +137,9 @@ def of_kubelet(root: str, container_id: str, identity: Identity, node: NodeAcces
     return identity.of_kubelet[0]
 
 
-def _undecided(policy: Policy, identity: Identity) -> set[str]:
+def _undecided(matches: Sequence[Match]) -> set[str]:
     """The unknown conditions of the rules that may match."""
-    open_ones = [match.met for match in select(policy, identity) if False not in match.met.values()]
+    open_ones = [match.met for match in matches if False not in match.met.values()]
     return {field for conditions in open_ones for field, met in conditions.items() if met is None}
 
 

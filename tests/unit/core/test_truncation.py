@@ -91,6 +91,29 @@ def test_what_is_short_is_logged_as_it_is() -> None:
     assert json.loads(line(event)) == {**event, "node": os.uname().nodename}
 
 
+@pytest.mark.parametrize(
+    ("edit", "pointer", "left"),
+    [
+        ({"before": ["a"] * 9}, "/edits/0/before", 1),
+        ({"after": {str(number): "a" for number in range(17)}}, "/edits/0/after", 1),
+        ({"name": "é" * 200}, "/edits/0/name", 400),
+        ({"name": "a" * 300}, "/edits/0/name", 300),
+    ],
+)
+def test_the_only_thing_that_is_too_large_is_shortened(edit: dict[str, Any], pointer: str, left: int) -> None:
+    record = json.loads(line({"event": "x", "edits": [edit]}))
+    (entry,) = record.get("truncated") or [{"at": pointer, "bytes": record["omitted"][pointer]}]
+    assert (entry["at"], entry["bytes"]) == (pointer, left)
+    assert len(lookup(record, pointer)) < len(lookup({"edits": [edit]}, pointer))
+
+
+def test_an_event_that_was_read_from_a_line_is_that_line_again() -> None:
+    text = line({"event": "x", "edits": [{"name": "a" * 300, "before": ["a"] * 9}]})
+    assert line({key: value for key, value in json.loads(text).items() if key != "node"}) == text
+    foreign = {"event": "x", "truncated": [{"at": "/event", "bytes": 300, "sha256": "0" * 16}]}
+    assert "truncated" not in json.loads(line(foreign)), "of nothing that was cut"
+
+
 def test_long_string_is_cut_and_measured_where_it_stands() -> None:
     value, unit = "v" * 100_000, "ü" * 200
     decided = Decided()
