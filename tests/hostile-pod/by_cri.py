@@ -12,6 +12,8 @@ from base import MARKER, Broken, Refused
 SECONDS = 60.0
 NODE, CONTAINER = 2, 1
 """Of NamespaceMode. The pods share the node's network, so that no CNI is needed."""
+KUBELETS = "io.kubernetes."
+"""The prefix of kubelet's labels. CRI-O writes them into config.json, and there they alone say whose a container is."""
 
 
 class Engine:
@@ -39,16 +41,20 @@ class Engine:
     def start(self, case: dict[str, Any], scratch: Path) -> Container:
         """Starts the container of a case in a pod of its own. Raises Refused, Broken."""
         uid = str(uuid.uuid4())
+        name = f"hostile-{uid[:8]}"
         namespaces: unary.Message = [(1, NODE), (2, CONTAINER)]
+        own = {"name": name, "namespace": self.namespace, "uid": uid}
+        labels = {f"{KUBELETS}pod.{key}": value for key, value in own.items()}
         pod: unary.Message = [
-            (1, [(1, f"hostile-{uid[:8]}"), (2, uid), (3, self.namespace)]),
+            (1, [(1, name), (2, uid), (3, self.namespace)]),
             (3, str(scratch / "logs")),
+            (6, labels),
             (7, case.get("annotations", {})),
             (8, [(1, self.cgroup_parent), (2, [(1, namespaces)])]),
         ]
         run = self.call("RuntimeService/RunPodSandbox", [(1, pod), (2, self.handler)])
         container = Container(self, run[1].decode())
-        config = self._config(case, scratch, namespaces)
+        config = [*self._config(case, scratch, namespaces), (9, {**labels, KUBELETS + "container.name": "c"})]
         try:
             made = self.call("RuntimeService/CreateContainer", [(1, container.pod), (2, config), (3, pod)])
             container.id = made[1].decode()

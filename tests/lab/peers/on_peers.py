@@ -315,8 +315,8 @@ def crio(node: Node, runtime: str) -> Iterator[tuple[str, tuple[str, ...]]]:
         config.write_text(CRIO.format(here=here, pause=PAUSE, runtime=runtime))
         store = f"--root={here}/root --runroot=/run/crio-tried --storage-driver=vfs".split()
         for archive in write_images(here):
-            run(*engine.inside("podman", *store, "load", "--quiet", "--input", str(archive)))
-        command = engine.inside(
+            run(*engine.root.command("podman", *store, "load", "--quiet", "--input", str(archive)))
+        command = engine.root.command(
             str(here / "crio"), "--config", str(config), "--config-dir", "", "--disable-hostport-mapping"
         )
         log = here / "crio.log"
@@ -348,3 +348,9 @@ CRIO_COMMAND = CRI.replace("containerd/containerd", "crio/crio")
 def test_crio(node: Node) -> None:
     with crio(node, RUNTIMES["runc"]) as (said, options):
         keep(node, "crio", f"{said}, {version(RUNTIMES['runc'], '--version')}", CRIO_COMMAND, *options)
+
+
+def test_reassert_under_crio(node: Node) -> None:
+    node.compile(policy(node))
+    with crio(node, node.dispatcher(RUNTIMES["runc"])) as (said, options):
+        keep(node, "reassert-crio", f"reassert, wrapper, {said}", CRIO_COMMAND, *options, setup=POLICY)

@@ -29,6 +29,7 @@ COLUMNS = {
     "reassert-hook": "reassert, hook",
     "reassert-containerd": "reassert, wrapper",
     "reassert-docker": "reassert, wrapper",
+    "reassert-crio": "reassert, wrapper",
     "reassert-nri": "reassert, NRI",
 }
 """In their order: file, and what the product is called where there is no file."""
