@@ -423,6 +423,15 @@ def _collected(files: list[str]) -> list[Any]:
     return collector.items
 
 
+def tried_engines() -> str:
+    """The first table of docs/engines.md, without what README says in a sentence: where reassert ran."""
+    table, *_ = re.findall(r"(?:^\|.*\n)+", (ROOT / "docs/engines.md").read_text(), re.MULTILINE)
+    rows = [
+        row for row in table.splitlines(keepends=True) if not row.startswith(("| Debian", "| other systems", "| arm64"))
+    ]
+    return "".join(rows)
+
+
 # -- pages
 
 
@@ -447,9 +456,10 @@ def pages() -> dict[Path, str]:
         "agents that are refused": refused_agents,
         "products": products,
         "who holds what": who_holds_what,
+        "tried engines": tried_engines,
     }
     found: dict[Path, str] = {}
-    for path in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "tests/promises.md"]:
+    for path in [*sorted((ROOT / "docs").rglob("*.md")), ROOT / "README.md", ROOT / "tests/promises.md"]:
         text = path.read_text()
         if "<!-- generated: " in text:
             found[path] = BLOCK.sub(lambda match: match[1] + made[match[2]]() + match[3], text)
