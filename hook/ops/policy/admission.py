@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from hook.compile.compiler import compile_bytes
@@ -37,6 +38,8 @@ UNSEEN = (
     "an image's ENV, and the env and mounts that a device plugin or a resource claim adds",
     "the values of envFrom, and those of valueFrom where values are allowed by oneOf or pattern",
     "$(NAME) in a value, which kubelet expands",
+    "the env of the namespace's Services (NAME_SERVICE_HOST), and the mounts of /etc/hosts, /etc/hostname and "
+    "/etc/resolv.conf, which kubelet and the engine add",
     "where a symbolic link of an image or of a volume leads",
     "annotations, devices, and volumes of the node's own files: `reassert explain POD.yaml` says what becomes of these",
 )
@@ -87,7 +90,7 @@ def _unseen_of(policy: Policy) -> Iterator[str]:
             yield f"rule {rule.name}, which is only tried (mode: Audit)"
             continue
         if "images" in rule.conditions:
-            yield f"rule {rule.name}: an image that its engine names otherwise than the pod"
+            yield f"rule {rule.name}: an image that its engine names otherwise than the pod, or that a pod gets later"
         if rule.allocations or rule.raw.get(EXCLUSIVE):
             yield f"rule {rule.name}: deviceAllocations"
         kept = [env.name for env in rule.env if isinstance(env, Allocated) and env.given.get("default") == KEEP]
@@ -316,33 +319,49 @@ def _below(path: str) -> str:
     return _at(path, "(/.*)?$")
 
 
-def _climbs(path: str, end: str) -> str:
-    """Whether a volume `m` may lie at a path by a `..` in its own."""
+def _climbs(path: str, end: str, field: str) -> str:
+    """Whether what a field names may lie at a path by a `..` in its own."""
     names = "(/.*)?/".join(re.escape(name) for name in path.split("/")[1:])
-    return f"(m.mountPath.matches({_text(_CLIMBS)}) && m.mountPath.matches({_text(f'(^|/){names}{end}')}))"
+    return f"({field}.matches({_text(_CLIMBS)}) && {field}.matches({_text(f'(^|/){names}{end}')}))"
+
+
+def _is_mounted(holds: Callable[[str], str]) -> str:
+    """Whether something holds of a path at which a container `c` has a volume, or kubelet's file for its last words.
+
+    `holds`: the expression for the field with the path.
+    """
+    volumes = f"has(c.volumeMounts) && c.volumeMounts.exists(m, {holds('m.mountPath')})"
+    return f"({volumes}) || (has(c.terminationMessagePath) && {holds('c.terminationMessagePath')})"
 
 
 def _mount(mount: Mount, rule: Rule) -> Iterator[tuple[str, str]]:
     """Whether a container `c` has a volume at a reserved path, below it or above it, each with what becomes of it."""
     path = mount.destination
-    stays = "".join(f" && !m.mountPath.matches({_text(_below(allowed))})" for allowed in mount.allow_below)
-    at = f"(m.mountPath.matches({_text(_below(path))}){stays} || {_climbs(path, '(/|$)')})"
     does = "refuse the container" if rule.deny else "take it away"
-    yield (
-        f"has(c.volumeMounts) && c.volumeMounts.exists(m, {at})",
-        f"a volume at {path} or below is reserved; nodes {does}",
-    )
+    yield _is_mounted(partial(_at_or_below, mount)), f"a volume at {path} or below is reserved; nodes {does}"
     if not mount.source and not mount.volume:
         return
     device = f"has(c.volumeDevices) && c.volumeDevices.exists(d, d.devicePath.matches({_text(_below(path))}))"
     yield device, f"a device at {path} or below; nodes refuse the container"
     own = {other.destination for other in rule.mounts}
     above = [each for each in parents(path) if each not in own]
-    spellings = [_START + r"\.?$" if each == "/" else _at(each) for each in above]
-    if spellings:
-        climbs = [f" || {_climbs(each, _END)}" for each in above if each != "/"]
-        found = f"(m.mountPath.matches({_text('|'.join(spellings))}){''.join(climbs)})"
+    if above:
+        exists = _is_mounted(partial(_above, above))
         if mount.volumes_above:
-            found = f"has(m.mountPropagation) && m.mountPropagation == 'Bidirectional' && {found}"
-        exists = f"has(c.volumeMounts) && c.volumeMounts.exists(m, {found})"
+            found = (
+                f"has(m.mountPropagation) && m.mountPropagation == 'Bidirectional' && {_above(above, 'm.mountPath')}"
+            )
+            exists = f"has(c.volumeMounts) && c.volumeMounts.exists(m, {found})"
         yield exists, f"a volume above {path}, which is reserved; nodes refuse the container"
+
+
+def _at_or_below(mount: Mount, field: str) -> str:
+    stays = "".join(f" && !{field}.matches({_text(_below(allowed))})" for allowed in mount.allow_below)
+    path = mount.destination
+    return f"({field}.matches({_text(_below(path))}){stays} || {_climbs(path, '(/|$)', field)})"
+
+
+def _above(paths: list[str], field: str) -> str:
+    spellings = "|".join(_START + r"\.?$" if each == "/" else _at(each) for each in paths)
+    climbs = [f" || {_climbs(each, _END, field)}" for each in paths if each != "/"]
+    return f"({field}.matches({_text(spellings)}){''.join(climbs)})"

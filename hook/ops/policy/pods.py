@@ -212,8 +212,8 @@ class Pod:
                     values.update((prefix + name, value) for name, value in (data or {}).items())
         for entry in container.get("env") or []:
             name = str(entry.get("name", ""))
-            if "valueFrom" in entry:
-                found = self._value_from(name, entry["valueFrom"] or {}, maps, secrets, identity)
+            if entry.get("valueFrom"):
+                found = self._value_from(name, entry["valueFrom"], maps, secrets, identity)
                 if found is not None:
                     values[name] = found
                 continue
@@ -253,7 +253,7 @@ class Pod:
                 raise PodProblem(f"{self.error_path}: env {name}: {what} {reference.get('name')} has no key {key}")
         if "fieldRef" in origin:
             return self._field(str((origin["fieldRef"] or {}).get("fieldPath", "")), identity)
-        return "0"  # resourceFieldRef: a number that only the node knows
+        return f"<{next(iter(origin), 'nothing')}>"  # resourceFieldRef, fileKeyRef: only the node knows the value
 
     def _field(self, path: str, identity: Identity) -> str:
         """A field of the pod, for the downward API. For a value that only a node knows, a text says so."""
@@ -285,6 +285,14 @@ class Pod:
                 "type": "bind",
                 "source": f"{source}/{below}" if below else source,
                 "options": options,
+            }
+        if container.get("terminationMessagePath"):  # kubelet mounts a file there; without, at /dev/termination-log
+            of_pod = f"/var/lib/kubelet/pods/{self.metadata.get('uid') or UID}/containers/{container.get('name')}"
+            yield {
+                "destination": f"/{str(container['terminationMessagePath']).lstrip('/')}",
+                "type": "bind",
+                "source": f"{of_pod}/0",
+                "options": ["rbind", "rprivate", "rw"],
             }
 
     def _source(self, name: str, volume: dict[str, Any]) -> str:

@@ -158,6 +158,10 @@ PODS: dict[str, Json] = {
         for path in ("/m/n", "/m//n/", "/./m/./n/.", "m/n", "/m/n/o", "/m/nx", "/m", "/m/.", "/q", "/x/../m/n")
     },
     "allowed below": pod(with_volumes("/m/n/ok/x")),
+    **{
+        f"last words at {path}": pod({"terminationMessagePath": path})
+        for path in ("/dev/termination-log", "/m/n", "/m//n/x", "m/n/ok/x", "/m", "/x/../m/n")
+    },
     "above, shared": pod(
         {"securityContext": {"privileged": True}, **with_volumes("/m", mountPropagation="Bidirectional")}
     ),
@@ -333,3 +337,13 @@ def test_of_a_trust_rule_each_variable_and_directory_is_told() -> None:
     assert len(told) >= 2
     assert any("SSL_CERT_FILE" in each for each in told)
     assert any("/etc/ssl" in each for each in told)
+
+
+def test_the_file_for_a_containers_last_words_is_told() -> None:
+    """kubelet mounts one where the author of the pod says."""
+    server = exported(policy({"name": "ca", "mounts": [{"hostPath": "/h", "mountPath": "/etc/ssl"}]}))
+    for path, told in (
+        ("/etc/ssl/ca.crt", "rule ca: a volume at /etc/ssl or below is reserved; nodes take it away"),
+        ("/etc", "rule ca: a volume above /etc/ssl, which is reserved; nodes refuse the container"),
+    ):
+        assert server.warnings(pod({"terminationMessagePath": path}), "team-a") == [told]

@@ -82,9 +82,14 @@ stringData: {{t: '3'}}
         (f"    env: {REFERENCES}", None, ["A=x", "B=x-$(C)-$(A)-$A", "C=late", "EMPTY="]),
         (OF_OBJECTS, None, ["P_a=1", "b=2", "t=3", "K=1", "S=2"]),
         ("    envFrom: [{configMapRef: {name: m}}]", OF_CLUSTER, ["a=9"]),
+        ("    env: [{name: A, value: x, valueFrom: null}]", None, ["A=x"]),
+        ("    env: [{name: A, valueFrom: {fileKeyRef: {key: k}}}]", None, ["A=<fileKeyRef>"]),
         (f"    env:\n{OF_FIELDS}", None, ["N0=web", "N1=team-a", "N2=web", "N3=<status.hostIP>", "N4=default"]),
     ],
-    ids=["image, plugin, pod", "references", "ConfigMaps and Secrets", "a ConfigMap that is given", "fields"],
+    ids=[
+        *("image, plugin, pod", "references", "ConfigMaps and Secrets", "a ConfigMap that is given"),
+        *("no source", "a file of a volume", "fields"),
+    ],
 )
 def test_env_is_what_kubelet_makes_of_it(own: str, given: Given | None, entries: list[str]) -> None:
     assert env(own, given) == entries
@@ -107,6 +112,13 @@ def test_mounts_of_volumes() -> None:
         {"destination": "/e", "type": "bind", "source": below, "options": ["rbind", "rshared", "rw"]},
     ]
     assert [device.path for device in found.devices] == ["/dev/x"]
+
+
+def test_the_file_for_a_containers_last_words_is_a_mount_too() -> None:
+    """A pod's author chooses where kubelet mounts it."""
+    [mount] = start(f"{ONE}    terminationMessagePath: etc/ssl/ca.crt\n")[1].mounts
+    source = f"/var/lib/kubelet/pods/{UID}/containers/c/0"
+    assert (mount.destination, mount.source, mount.is_read_only) == ("/etc/ssl/ca.crt", source, False)
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
