@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from hook.core.base.errors import ReassertError, describe
 from hook.core.linux import libc
-from hook.core.linux.mountns import open_without_links
+from hook.core.linux.mountns import open_without_links, same_file, status_without_wait
 from hook.core.linux.walk import PathEscapes, Steps, Walks
 
 _S_IFMT, _S_IFDIR, _S_IFREG = 0o170000, 0o040000, 0o100000
@@ -49,11 +49,12 @@ def missing(rootfs: str, paths: Sequence[str]) -> list[str]:
 def remove(rootfs: str, made: Sequence[str]) -> None:
     """Removes mount points from the root file system of a container that has ended, those below first. Raises OSError.
 
-    What the build has put there stays. The times of the directory above stay too.
+    What the build has put there stays. The times of the directory above stay too. All stay in a root that another
+    container has too (two `buildah run` at once): with the mount point, the kernel takes its mount away.
     """
     root = posix.open(rootfs, _DIRECTORY)
     try:
-        for path in sorted(made, key=len, reverse=True):
+        for path in [] if _is_used(root) else sorted(made, key=len, reverse=True):
             above, _, name = path.rpartition("/")
             try:
                 _remove(root, above.lstrip("/") or ".", name)
@@ -61,6 +62,22 @@ def remove(rootfs: str, made: Sequence[str]) -> None:
                 continue
     finally:
         posix.close(root)
+
+
+def _is_used(root: int) -> bool:
+    """Whether a process has a directory as its root. Raises OSError."""
+    own = status_without_wait(root)
+    for name in filter(str.isdigit, posix.listdir("/proc")):
+        try:
+            its_root = posix.open(f"/proc/{name}/root", posix.O_PATH | posix.O_CLOEXEC)
+        except OSError:  # it has ended
+            continue
+        try:
+            if same_file(own, status_without_wait(its_root)):
+                return True
+        finally:
+            posix.close(its_root)
+    return False
 
 
 def _remove(root: int, above: str, name: str) -> None:

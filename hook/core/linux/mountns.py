@@ -231,10 +231,14 @@ def status_at_once(path: str) -> posix.stat_result:
     if fd < 0:
         fd = reach(path, is_ours=False)
     try:
-        data = _asked(fd, b"", _AT_EMPTY_PATH, _STATX_TYPE | _STATX_INO)  # offsets below: struct statx
+        return status_without_wait(fd)
     finally:
         posix.close(fd)
 
+
+def status_without_wait(fd: int) -> posix.stat_result:
+    """The same of what a descriptor is of. Raises OSError."""
+    data = _asked(fd, b"", _AT_EMPTY_PATH, _STATX_TYPE | _STATX_INO)  # offsets below: struct statx
     number, order = int.from_bytes, sys.byteorder
     mode, inode = number(data[28:30], order), number(data[32:40], order)
     rdev = posix.makedev(number(data[128:132], order), number(data[132:136], order))

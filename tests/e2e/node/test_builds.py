@@ -269,6 +269,37 @@ def test_no_cgroup_parent_makes_a_step_a_pods(each: Builder) -> None:
         policy.write_text(usual)
 
 
+@marks.claim("mounts", "runtime")
+@marks.hole(
+    "Of two `buildah run` at once in one container, the end of the first took the reserved mounts of the second away",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_the_end_of_one_step_takes_no_mount_of_another_in_the_same_root(node: BootedNode) -> None:
+    reassert(node, "install", "--engine=podman", "--no-probe")
+    limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000", "--network=host")
+    container = node.run("buildah", "from", *limits, BARE).stdout.strip()
+    show = "cat /etc/ssl/company.crt; read line; cat /etc/ssl/company.crt"
+    line = node.command("buildah", "run", container, "--", "sh", "-c", show)
+    try:
+        with Step(line) as first, Step(line) as second:
+            assert first.communicate("\n", timeout=60)[0] == "company\n"
+            assert second.communicate("\n", timeout=60)[0] == "company\n"
+    finally:
+        node.run("buildah", "rm", container)
+        reassert(node, "uninstall", "--engine=podman", check=False)
+
+
+class Step(subprocess.Popen[str]):
+    """A step that has shown the first line, which it waits for."""
+
+    def __init__(self, line: list[str]) -> None:
+        super().__init__(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self.stdout
+        assert self.stdout.readline() == "company\n"
+
+
 HOSTILE = f"FROM {FULL}\nENV REQUESTS_CA_BUNDLE=/tmp/evil\n"
 USED = {
     "a secret": (

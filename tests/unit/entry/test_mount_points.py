@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import marks
@@ -73,6 +74,22 @@ def test_a_link_that_the_build_puts_in_the_way_is_not_followed(root: Path, tmp_p
     mount_points.remove(str(root), made)
     assert (tmp_path / "node/certs").exists()
     assert (root / "etc/ssl").is_symlink()
+
+
+@pytest.mark.root
+def test_all_stay_in_a_root_that_another_process_has(root: Path) -> None:
+    """buildah runs two commands at once in one container, where both have mounts."""
+    made = mount_points.missing(str(root), ["/etc/ssl/certs"])
+    (root / "etc/ssl/certs").mkdir(parents=True)
+    waits = f"import os, sys; os.chroot({str(root)!r}); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        assert other.stdout.readline() == b"\n"
+        mount_points.remove(str(root), made)
+        other.communicate()
+    assert (root / "etc/ssl/certs").exists()
+    mount_points.remove(str(root), made)
+    assert not (root / "etc/ssl").exists()
 
 
 @pytest.mark.parametrize(
