@@ -45,6 +45,10 @@ removes the annotation, so a pod that sets it gains nothing. Only `exec`, `updat
 HOOK_FLAG = "handed-on"
 """An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
 
+_AFTERWARDS = ["/bin/sh", "-c", '[ ! -x "$0" ] || "$0" "$@"; exit 0']
+"""How the poststop hook is called. runc from 1.3 on fails to delete a container whose hook fails, and its build fails
+then: the program is gone where an uninstall came in between."""
+
 HOOK_SECONDS = 30
 """How long a runtime waits for the hook. The hook may have to compile the policy first (hook.core.policy.store)."""
 
@@ -274,6 +278,7 @@ def _hook(options: Options, where: list[str], stage: str) -> dict[str, object]:
         if hasattr(sys, "_MEIPASS"):  # avoids a second start of PyInstaller's bootloader, see entry/dispatcher.py
             env += [f"_PYI_ARCHIVE_FILE={command[0]}", "_PYI_PARENT_PROCESS_LEVEL=0", f"LD_LIBRARY_PATH={sys._MEIPASS}"]
         where = [*where, "--policy", options.policy, "--store", options.store, "--events", options.events]
+    command = [*_AFTERWARDS, *command] if stage == "poststop" else command
     return {
         "path": command[0],
         "args": [*command, f"--{HOOK_FLAG}", *where, stage],

@@ -33,7 +33,10 @@ DROP_IN = "/etc/containers/containers.conf.d/reassert.conf"
 
 
 _COMMAND_SECONDS = 10.0
-"""Seconds to wait, after a change of the files, for podman commands that began before it."""
+"""Seconds to wait, after a change of the files, for commands that began before it."""
+
+_COMMANDS = ("podman\n", "buildah\n")
+"""The names of processes that read containers.conf and call runtimes (proc(5), comm)."""
 
 _SHARED, _NODES = "/usr/share/containers/containers.conf", "/etc/containers/containers.conf"
 _ROOTFUL = ("/usr/share/containers/containers.rootful.conf.d", "/etc/containers/containers.rootful.conf.d")
@@ -279,7 +282,7 @@ class Podman(Daemon[PodmanConfig]):
         return ContainerStarter(self.name)
 
     def users(self, config: PodmanConfig, path: str) -> int:
-        """Returns how many podman commands run that read the files before the last change.
+        """Returns how many commands of podman and buildah run that read the files before the last change.
 
         Such a command keeps the old paths: `podman run` calls the runtime until its container is removed.
         """
@@ -311,12 +314,12 @@ def _changed() -> float:
 
 
 def _older(than: float) -> int:
-    """Returns how many podman processes of this node, not of a container, began before this time."""
+    """Returns how many processes of podman and buildah of this node, not of a container, began before this time."""
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     count = 0
     for process in glob.glob("/proc/[0-9]*"):
         try:
-            if Path(f"{process}/comm").read_text() != "podman\n" or not systemd.is_the_nodes(process):
+            if Path(f"{process}/comm").read_text() not in _COMMANDS or not systemd.is_the_nodes(process):
                 continue
             if not os.path.samefile(f"{process}/root", "/"):
                 continue

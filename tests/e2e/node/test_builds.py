@@ -291,6 +291,24 @@ def test_the_end_of_one_step_takes_no_mount_of_another_in_the_same_root(node: Bo
         reassert(node, "uninstall", "--engine=podman", check=False)
 
 
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_step_that_runs_during_an_uninstall_ends_as_it_would(node: BootedNode, runtime: str) -> None:
+    """runc from 1.3 on fails to delete a container whose poststop hook fails."""
+    reassert(node, "install", "--engine=podman", "--no-probe")
+    limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000", "--network=host")
+    container = node.run("buildah", "from", *limits, BARE).stdout.strip()
+    show = "cat /etc/ssl/company.crt; read line; echo ended"
+    line = node.command("buildah", "run", f"--runtime={runtime}", container, "--", "sh", "-c", show)
+    try:
+        with Step(line) as step:
+            reassert(node, "uninstall", "--engine=podman", check=False)
+            assert step.communicate("\n", timeout=60)[0] == "ended\n"
+            assert step.returncode == 0
+    finally:
+        node.run("buildah", "rm", container)
+        reassert(node, "uninstall", "--engine=podman", check=False)
+
+
 class Step(subprocess.Popen[str]):
     """A step that has shown the first line, which it waits for."""
 

@@ -168,3 +168,7 @@ def test_buildahs_container_has_a_poststop_hook_that_does_it(directory: Path) ->
     assert hook["args"][-1] == "poststop"
     done = subprocess.run(hook["args"], input="{}", text=True, capture_output=True, check=False)
     assert (done.returncode, done.stderr, [*(build.root / "etc").iterdir()]) == (0, "", [])
+    for program in ("/nowhere", "/bin/false"):  # after an uninstall
+        args = [program if each == hook["args"][3] else each for each in hook["args"]]
+        done = subprocess.run(args, input="{}", text=True, capture_output=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")

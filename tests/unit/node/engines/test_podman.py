@@ -27,9 +27,10 @@ pytestmark = marks.promise(
 )
 
 
-def test_a_command_from_before_the_last_change_counts(machine: Machine, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["podman", "buildah"])
+def test_a_command_from_before_the_last_change_counts(machine: Machine, tmp_path: Path, command: str) -> None:
     """Another podman may run on the machine of the tests, but none from 1970."""
-    program = shutil.copy(shutil.which("sleep") or "", tmp_path / "podman")
+    program = shutil.copy(shutil.which("sleep") or "", tmp_path / command)
     nothing = Settings.of([])
     with subprocess.Popen([program, "60"]) as running:
         tick = time.clock_gettime(time.CLOCK_BOOTTIME) + 0.02
