@@ -67,6 +67,8 @@ class Kernel:
         proc = -1
         try:
             proc = os.open(f"/proc/{pid}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            if os.readlink(_MOUNTS, dir_fd=proc) != self._namespaces[0]:
+                return None  # a container, which connects as often as it likes
             rights, umask = _rights(proc)
             is_ours = _namespaces(proc) == self._namespaces and not self._rights & ~rights
             # Only then: a container's root directory can be in a volume that does not answer.
@@ -81,9 +83,12 @@ class Kernel:
         return None
 
 
+_MOUNTS = "ns/mnt"
+
+
 def _namespaces(proc: int) -> list[str]:
     """The namespaces of a process that count. `proc`: its directory in /proc. Raises OSError."""
-    return [os.readlink(f"ns/{kind}", dir_fd=proc) for kind in ("mnt", "user", "pid")]
+    return [os.readlink(path, dir_fd=proc) for path in (_MOUNTS, "ns/user", "ns/pid")]
 
 
 def _rights(proc: int) -> tuple[int, int]:

@@ -59,9 +59,19 @@ def tell_cold(
     )
 
 
+_LOOKS = 20
+"""How many callers are looked at in a second to say who they are: a container can connect ten thousand times."""
+
+_looks = [0.0, 0]  # when the second began, and how many there were
+
+
 def tell_unanswered(reason: str, pid: int, uid: int = 0, error: BaseException | None = None) -> None:
     """Says that a caller gets no answer, or "start cold" without a look at its request, and why."""
-    who = caller(pid)
+    now = time.monotonic()
+    if now - _looks[0] > 1.0:
+        _looks[:] = now, 0
+    _looks[1] += 1
+    who = caller(pid) if _looks[1] <= _LOOKS else {}
     key = (reason, uid, who.get("exe"), who.get("cgroup"))
     oplog.warning("caller.refused", key=key, reason=reason, exc_info=error, uid=uid, **who)
 

@@ -21,6 +21,7 @@ import marks
 import pytest
 
 from hook import __version__
+from hook.agent import told
 from hook.agent.answers import LATE, Counters, Fallback
 from hook.agent.clients import Client, Clients, Job
 from hook.agent.memory import Memory
@@ -194,6 +195,22 @@ def test_caller_counts_if_it_has_the_agents_root_namespaces_and_capabilities(
         found = [(client.unproven, client.umask) for client in agent.clients._silent.values()]
         agent.clients.close()
     assert found == [("", 0o27) if is_ours else ("caller", -1)]
+
+
+def test_few_of_many_refused_callers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container connects as often as it likes."""
+    looked: list[int] = []
+
+    def caller(pid: int) -> dict[str, object]:
+        looked.append(pid)
+        return {}
+
+    monkeypatch.setattr(told, "caller", caller)
+    began = time.monotonic()
+    for pid in range(1000):
+        told.tell_unanswered("caller", pid)
+    seconds = int(time.monotonic() - began) + 2  # the first may have begun before
+    assert 0 < len(looked) <= 20 * seconds
 
 
 def test_request_that_comes_later_is_taken_then(agent: Agent, here: int) -> None:
