@@ -12,7 +12,7 @@ from harness.container import Running
 from harness.node import Node
 from harness.tools import run
 
-from e2e.hostile_mounts import FILE, RESERVED
+from e2e.hostile_mounts import DIRECTORY, FILE, RESERVED
 from e2e.runtimes import exchanging, guarded
 from e2e.test_audit import seen
 
@@ -47,6 +47,28 @@ def test_sidecar_with_shared_processes_detaches_a_reserved_file(
                 if name.isdigit():
                     attacker.exec("/bin/sh", "-c", f"{DETACH}; /bin/true", "sh", name)
         assert victim.exec("/bin/cat", RESERVED) != "company\n"
+
+
+MOVE = (
+    "b=/bin/busybox; cd /proc/$1/root/etc && $b mv ssl moved && $b mkdir -p ssl/certs && "
+    "$b cp /etc/passwd ssl/certs/company.crt"
+)
+
+
+def test_sidecar_with_shared_processes_moves_a_reserved_directory(
+    pair: tuple[str, str], node: Node, bundle: Bundle, directory: Path, sandbox: str
+) -> None:
+    """The same with rename(2): the mount goes with the directory. `audit` sees it."""
+    node.compile(DIRECTORY)
+    bundle.pod()
+    with guarded(pair[1], pair[0], node, share(bundle, sandbox)) as victim:
+        sidecar = share(Bundle(directory / "k8s.io" / "sidecar"), sandbox)
+        with guarded(pair[1], pair[0], node, sidecar) as attacker:
+            for name in attacker.exec("/bin/ls", "/proc").split():
+                if name.isdigit():
+                    attacker.exec("/bin/sh", "-c", f"{MOVE}; /bin/true", "sh", name)
+        assert victim.exec("/bin/cat", RESERVED) != "company\n"
+        assert seen(node, victim)["state"] == "drifted"
 
 
 @marks.claim("shared-processes", "runtime@wrapper", "hook@createRuntime")
