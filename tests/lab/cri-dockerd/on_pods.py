@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ GPU = "nvidia.com/gpu"
 TENANT, TEAM = "team-a", "team-b"
 SUITES = ("bookworm", "sid")
 """docker 20.10, for cri-dockerd up to 0.4.3, and 28."""
+SPDY = {**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": "false"}
+"""kubelet 1.36 translates a WebSocket itself, and wants a URL with a scheme for that: cri-dockerd's has none."""
 
 
 class DevicePlugin(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
@@ -106,11 +109,14 @@ class Docked:
         return "True" in [each["status"] for each in status.get("conditions", []) if each["type"] == "Ready"]
 
     def value(self, namespace: str, pod: str, container: str, name: str = VISIBLE) -> str:
-        """A name's value in the container's process and, the same, in an exec'ed one; "" without."""
+        """A name's value in the container's process and, the same, in those of both execs; "" without."""
         of = {"pod.namespace": namespace, "pod.name": pod, "container.name": container}
         labels = [f"--filter=label=io.kubernetes.{key}={text}" for key, text in of.items()]
         (found,) = self.node.run("docker", "ps", "--quiet", *labels).stdout.split()
-        return self.node.value_in_docker(found, name)
+        value = self.node.value_in_docker(found, name)
+        where = ("exec", pod, "--namespace", namespace, f"--container={container}", "--")
+        assert self.cluster.kubectl(*where, "sh", "-c", f"echo ${name}", env=SPDY).strip() == value
+        return value
 
     def events(self) -> list[tuple[str, str, str]]:
         """The events about containers since the last call: event, start, namespace and name."""
