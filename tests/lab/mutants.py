@@ -89,7 +89,7 @@ def python_mutants(path: str, source: str, chosen: random.Random) -> Iterator[Mu
 
     places: list[tuple[Any, Any]] = []
 
-    class Visitor(cst.CSTVisitor):
+    class Visitor(cst.CSTVisitor):  # type: ignore[misc]  # libcst is in the lab's environment alone
         def on_visit(self, node: cst.CSTNode) -> bool:
             if isinstance(node, cst.Annotation | cst.Decorator | cst.Import | cst.ImportFrom):
                 return False
@@ -236,7 +236,7 @@ class Runner:
 
     def copy(self, mutant: Mutant | None) -> Path:
         """Raises ValueError if the file has changed since the mutant was made."""
-        top = self.options.scratch / f"{threading.get_ident()}"
+        top = Path(self.options.scratch, str(threading.get_ident()))
         shutil.rmtree(top, ignore_errors=True)
         for name in self.files:
             (top / name).parent.mkdir(parents=True, exist_ok=True)

@@ -291,10 +291,9 @@ class Cluster:
     def rolled_out(self, name: str) -> bool:
         """Whether every node has a ready pod of the DaemonSet as it is now."""
         daemon = self.get("daemonset", name)
-        status, wanted = daemon["status"], daemon["status"]["desiredNumberScheduled"]
-        return status.get("observedGeneration") == daemon["metadata"]["generation"] and 0 < wanted == status.get(
-            "updatedNumberScheduled", 0
-        ) == status.get("numberAvailable", 0)
+        status, wanted = daemon["status"], int(daemon["status"]["desiredNumberScheduled"])
+        ready = {status.get("updatedNumberScheduled", 0), status.get("numberAvailable", 0)} == {wanted}
+        return ready and wanted > 0 and bool(status.get("observedGeneration") == daemon["metadata"]["generation"])
 
     def wait(self, holds: Callable[[], bool], what: str, seconds: int = 120) -> None:
         """Until something holds; else fails with what the cluster and its nodes say."""

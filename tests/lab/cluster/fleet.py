@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 from harness.tools import run
-from unit.kubernetes.test_facts import ENGINE
 
 from lab.cluster.cluster import CONTROL, NAMESPACE, PROGRAMS, Cluster, Object, control_plane
 from lab.cluster.on_api_server import ACCOUNT, FACTS, GROUP, VALUES, enforcement, pod
@@ -31,7 +30,10 @@ SIZE = "apiserver_storage_size_bytes"
 STATUS: Object = FACTS | {
     "message": "",
     "engine": "containerd 1.7.24",
-    "engines": [ENGINE],
+    "engines": [
+        {"name": "containerd", "version": "containerd 1.7.24", "running": True, "adapters": ["runtime"]}
+        | {"wired": ["runc"], "notWired": ["crun"], "notKnown": ["kata"]}
+    ],
     "verify": {
         "at": "2026-01-31T11:00:00Z",
         "result": "Protected",

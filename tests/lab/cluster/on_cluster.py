@@ -125,9 +125,11 @@ def test_before_the_pods_author_has_the_last_word_and_the_taint_keeps_others_awa
     assert seen(cluster, *SUITES) == everywhere("all")
     assert taints(cluster) == set(SUITES)
     cluster.apply(*(pod(f"waiting-{node}", node, tolerates=False) for node in SUITES))
-    for node in SUITES:
-        said = ("describe", "pod", f"waiting-{node}")
-        cluster.wait(lambda said=said: "untolerated taint" in cluster.kubectl(*said), "the scheduler")
+
+    def is_kept_away(node: str) -> bool:
+        return "untolerated taint" in cluster.kubectl("describe", "pod", f"waiting-{node}")
+
+    cluster.wait(lambda: all(map(is_kept_away, SUITES)), "the scheduler")
     assert {each["status"]["phase"] for each in cluster.get("pods", namespace="default")} == {"Pending"}
 
 
