@@ -37,6 +37,10 @@ NEEDS: dict[str, tuple[str, Callable[[], bool]]] = {
     "openat2": ("openat2(2)", machine.has_openat2),
     "userns": ("user namespaces of ordinary users", machine.users_make_namespaces),
     "native": ("no emulator, which /proc would show and which takes CPU time", machine.is_native),
+    "peerpidfd": (
+        "a kernel that tells of the end of a socket's peer: SO_PEERPIDFD, Linux 6.5",
+        machine.tells_ends_of_peers,
+    ),
     "traced": ("processes that can be traced: ptrace(2)", machine.traces),
     "slow": ("time: it takes seconds of CPU for what it proves", lambda: True),
     "frozen": ("the frozen program (packaging/build.sh)", lambda: os.access(REASSERT, os.X_OK)),

@@ -6,6 +6,7 @@ import ctypes
 import os
 import posix
 import shutil
+import socket
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -14,6 +15,7 @@ from hook.core.base.errors import Undecided
 from hook.core.linux import mountns
 
 _PTRACE_SEIZE = 0x4206  # include/uapi/linux/ptrace.h
+_SO_PEERPIDFD = 77  # include/uapi/asm-generic/socket.h
 
 
 @cache
@@ -43,6 +45,18 @@ def is_native() -> bool:
         shown = Path(f"/proc/{process.pid}/exe").resolve()
         process.kill()
     return shown == Path(sleep).resolve()
+
+
+@cache
+def tells_ends_of_peers() -> bool:
+    """Whether a process learns of the end of that which it is connected to: SO_PEERPIDFD, of Linux 6.5 and later."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            posix.close(ours.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD))
+        except OSError:
+            return False
+    return True
 
 
 @cache

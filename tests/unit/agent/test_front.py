@@ -92,6 +92,7 @@ def test_it_is_small_and_every_kernel_loads_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.native
+@pytest.mark.peerpidfd
 def test_it_takes_little_memory(tmp_path: Path) -> None:
     """While it waits for an agent that does not answer."""
     front, real = built(tmp_path), tmp_path / "real"
@@ -201,6 +202,7 @@ def printed(program: Path, arguments: list[bytes]) -> bytes:
 
 
 @pytest.mark.native
+@pytest.mark.peerpidfd
 def test_the_real_runtime_gets_what_the_engine_gave(tmp_path: Path) -> None:
     """The environment byte for byte, descriptors, umask, working directory, signals, limits, and the arguments behind
     its own path, asked about or not."""
@@ -382,6 +384,7 @@ def test_a_file_that_front_cannot_read_starts_cold(tmp_path: Path, front: Path) 
 
 @pytest.mark.root
 @pytest.mark.native
+@pytest.mark.peerpidfd
 def test_a_request_that_cannot_be_sent_starts_cold(tmp_path: Path, front: Path) -> None:
     """Here since too many descriptors are in flight (unix(7), ETOOMANYREFS), for who has no right to more."""
     hook = Front(tmp_path, front)
