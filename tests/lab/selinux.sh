@@ -6,8 +6,7 @@
 #
 # Needs a frozen build (packaging/build.sh), and on Debian: apt-get install debootstrap qemu-system-x86 e2fsprogs
 # openssh-client. With a /dev/kvm that works, ACCEL=kvm; else the processor is emulated, which takes half an hour. The root
-# file system stays in build/vm/selinux. Each line of the result is ok or FAILED. Its steps were run one
-# by one (docs/hardened.md), not yet as this script. Not in CI.
+# file system stays in build/vm/selinux. Each line of the result is ok or FAILED. Not in CI.
 set -eu
 cd "$(dirname "$0")/../.."
 [ "$(id -u)" -eq 0 ] || { echo "tests/lab/selinux.sh: run it as root" >&2; exit 2; }
@@ -136,6 +135,22 @@ ran reassert verify --except warm/runc --except warm/crun # an emulated machine 
 check "exit status 0" [ "$status" = 0 ]
 show_denied
 check "events of the engine's domain are in the log" grep -q '"adapter":"runtime"' /var/log/reassert/events.jsonl
+
+step "a file that the engine's domain may mount and containers may not read"
+cat > /root/site.cil <<'MODULE'
+(type site_ca_t)
+(roletype object_r site_ca_t)
+(typeattributeset file_type (site_ca_t))
+(allow dockerd_t site_ca_t (file (getattr open read mounton)))
+(allow unconfined_t site_ca_t (file (getattr open read relabelto relabelfrom)))
+MODULE
+check "the module for a type of the site's own" semodule -i /root/site.cil
+chcon -t site_ca_t /srv/ca/one.pem
+ran reassert verify --except warm/runc --except warm/crun
+check "exit status 4" [ "$status" = 4 ]
+check "verify names both labels" said "the process is system_u:system_r:container_t"
+check "and the command" said 'semanage fcontext -a -t container_file_t /srv/ca/one.pem && restorecon -R /srv/ca/one.pem'
+show_denied
 
 step "a file that the engine's domain may not look at"
 chcon -t user_home_t /srv/ca/one.pem
