@@ -45,9 +45,10 @@ removes the annotation, so a pod that sets it gains nothing. Only `exec`, `updat
 HOOK_FLAG = "handed-on"
 """An option of `reassert hook`: reassert itself wrote the decision's annotation, and the hook completes its event."""
 
-_AFTERWARDS = ["/bin/sh", "-c", '[ ! -x "$0" ] || "$0" "$@"; exit 0']
+_AFTERWARDS = ["/bin/sh", "-c", 'if [ -x "$0" ]; then "$0" "$@"; else while read -r _; do :; done; fi; exit 0']
 """How the poststop hook is called. runc from 1.3 on fails to delete a container whose hook fails, and its build fails
-then: the program is gone where an uninstall came in between."""
+then: the program is gone where an uninstall came in between. What the runtime writes to the hook is read even so:
+crun ends by SIGPIPE where no process reads it."""
 
 HOOK_SECONDS = 30
 """How long a runtime waits for the hook. The hook may have to compile the policy first (hook.core.policy.store)."""

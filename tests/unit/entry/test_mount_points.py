@@ -172,3 +172,14 @@ def test_buildahs_container_has_a_poststop_hook_that_does_it(directory: Path) ->
         args = [program if each == hook["args"][3] else each for each in hook["args"]]
         done = subprocess.run(args, input="{}", text=True, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_the_runtime_writes_to_that_hook_is_read_when_the_program_is_gone(directory: Path) -> None:
+    """crun ends by SIGPIPE if no process reads the state that it writes, and the build fails then."""
+    build = Build(directory, "exit 0")
+    assert build.run("create", "--bundle", "bundle", "buildah-buildah1").returncode == 0
+    [hook] = json.loads(build.config.read_text())["hooks"]["poststop"]
+    args = ["/nowhere" if each == hook["args"][3] else each for each in hook["args"]]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, text=True) as gone:
+        assert gone.stdin
+        gone.stdin.write("x" * (1 << 17))  # more than a pipe holds
