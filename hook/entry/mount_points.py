@@ -105,11 +105,17 @@ def execute(real: str, arguments: list[str], environment: dict[bytes, bytes], *,
     Signals that this process gets are the child's. It ends with this process, however that ends.
     """
     own = posix.getpid()
+    before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)  # until there is a handler: one would end us
     child = posix.fork()
     if not child:
+        _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
         _become(real, arguments, environment, own)
     for number in _PASSED_ON:
         _signal.signal(number, lambda signal, _: posix.kill(child, signal))
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
+    posix.waitid(posix.P_PID, child, posix.WEXITED | posix.WNOWAIT)  # it can have signals until it is waited for
+    for number in _PASSED_ON:
+        _signal.signal(number, _signal.SIG_IGN)
     _, status = posix.waitpid(child, 0)
     try:
         remove(rootfs, made)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import marks
 import pytest
+from harness.paths import TOP
 
 from hook.compile.in_force import refresh
 from hook.entry import mount_points
@@ -148,6 +149,31 @@ def test_a_signal_reaches_the_runtime(directory: Path) -> None:
         run.send_signal(signal.SIGTERM)
         assert run.stdout.read() == "got\n"
     assert (run.returncode, [*(build.root / "etc").iterdir()]) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "status"),
+    [("fork", 128 + signal.SIGTERM), ("waitpid", 3), ("remove", 3)],
+    ids=["when there is no handler yet", "when the runtime has ended", "when it is waited for"],
+)
+def test_a_signal_does_no_harm_at_any_moment(root: Path, before: str, status: int) -> None:
+    """The wrapper gets it right after the fork, or before a call that follows the runtime's end."""
+    code = f"""if True:
+        import os, signal, sys
+        from hook.entry import mount_points
+        place = mount_points if {before!r} == "remove" else mount_points.posix
+        real = getattr(place, {before!r})
+        def interrupted(*arguments):
+            result = real(*arguments) if {before!r} == "fork" else None
+            if result != 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return real(*arguments) if {before!r} != "fork" else result
+        setattr(place, {before!r}, interrupted)
+        runtime = "mkdir {root}/etc/ssl; {"exec sleep 1000" if before == "fork" else "exit 3"}"
+        sys.exit(mount_points.execute("/bin/sh", ["-c", runtime], {{}}, rootfs={str(root)!r}, made=["/etc/ssl"]))
+    """
+    done = subprocess.run([sys.executable, "-c", code], cwd=TOP, text=True, capture_output=True, check=False)
+    assert (done.returncode, [*(root / "etc").iterdir()]) == (status, []), done.stderr
 
 
 def test_the_runtime_ends_with_a_wrapper_that_is_killed(directory: Path) -> None:
