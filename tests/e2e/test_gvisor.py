@@ -32,11 +32,7 @@ RUNSCS = {
     "2022": f"{RUNSC} --platform=ptrace",
     "2024": f"{SID}/usr/bin/runsc --platform=systrap",
 }
-"""Debian 12's, and that of its newest suite, whose ptrace ends at once on newer kernels. Neither needs KVM.
-
-The one of 2024 is built with a Go that it does not know: a process that opens a file now and then ends its sentry
-("panic: running on goroutine"). What a test asks of it is in /proc or in a directory; tests
-about files do not have it."""
+"""Debian 12's, and that of its newest suite, whose ptrace ends at once on newer kernels. Neither needs KVM."""
 OPTIONS = "--network=none --ignore-cgroups"
 
 each_runsc = pytest.mark.parametrize("real", RUNSCS, indirect=True)
@@ -435,7 +431,9 @@ def test_annotations_of_an_excluded_sandbox_do_not_steer_its_containers(runsc: s
 
 
 @marks.claim("remount", "runtime")
+@each_runsc
 def test_a_process_with_all_capabilities_cannot_write_the_nodes_file(runsc: str, node: Node, bundle: Bundle) -> None:
+    """The sentry of 2024 lets it remount, but the mount is read-only on the node."""
     for kind in ("bounding", "effective", "permitted"):
         bundle.spec["process"]["capabilities"][kind] += ["CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE"]
     bundle.save()
@@ -555,8 +553,9 @@ def test_the_hook_judges_by_config_json_and_links_what_it_cannot_look_at(
     assert reason in json.dumps(event["denials"]).replace('\\"', "")
 
 
+@each_runsc
 def test_an_exclusive_device_is_not_in_the_sentry(real: str, node: Node, bundle: Bundle) -> None:
-    """It opens the node's device that a mount shows. It makes no node of linux.devices; that of 2024 does."""
+    """It opens the node's device that a mount shows. That of 2022 makes no node of linux.devices."""
     machine = Machine(node, bundle)
     bundle.spec["annotations"] = {}  # runsc starts a pod's container in its sandbox only
     machine.give("/dev/gpu0", 0)
