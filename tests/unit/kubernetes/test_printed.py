@@ -45,7 +45,7 @@ def values(command: str) -> Object:
 @marks.promise(
     "Every value that a page gives to Helm is one of the chart's, with what the page says", about="Packages and cluster"
 )
-@pytest.mark.parametrize(("page", "command"), printed())
+@pytest.mark.parametrize(("page", "command"), [*printed()])
 def test_helm_takes_the_values_of_a_page(page: Path, command: str) -> None:
     given = values(command)
     helm()
