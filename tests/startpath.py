@@ -62,7 +62,7 @@ def executed(
     file.unlink(missing_ok=True)
     telling = _TELLING.format(root=str(ROOT), code=str(code), file=str(file), first=first)
     command = [*PYTHON, "-c", telling, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, input=text, timeout=60)
+    result = subprocess.run(command, capture_output=True, text=True, input=text, timeout=600)
     assert file.exists(), result.stderr
     return set(file.read_text().split()), result
 

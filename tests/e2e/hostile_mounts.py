@@ -68,7 +68,7 @@ def seen(way: tuple[str, str], node: Node, bundle: Bundle) -> str:
         run(container.runtime, "start", container.id)
         if tty:
             return run(container.runtime, "exec", container.id, *READ.split(), check=False).stdout
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 600
         while not (output := container.output()).endswith(END):
             assert time.monotonic() < deadline, output
             time.sleep(0.005)

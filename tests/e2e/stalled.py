@@ -61,7 +61,7 @@ def stalling(directory: Path) -> Iterator[Stalled]:
         volume.answer()
         subprocess.run(["umount", "--lazy", str(volume.path)], check=False)
         server.kill()  # closes its /dev/fuse: the kernel fails what still waits
-        server.wait(20)
+        server.wait(600)
 
 
 def _serve(directory: str, stall: str) -> None:

@@ -62,7 +62,7 @@ def lead_through_a_volume(node: Node, bundle: Bundle) -> Path:
 
 def is_code(text: str, owned: Path) -> bool:
     """Whether a shell that reads a text runs what the pod wrote."""
-    subprocess.run(["sh", "-s"], input=text, cwd=owned.parent, text=True, capture_output=True, timeout=60, check=False)
+    subprocess.run(["sh", "-s"], input=text, cwd=owned.parent, text=True, capture_output=True, timeout=600, check=False)
     return owned.exists()
 
 

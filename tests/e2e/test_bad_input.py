@@ -136,7 +136,7 @@ def test_of_two_creates_of_one_bundle_at_once_none_starts_uncorrected(runtime: s
             stack.enter_context(subprocess.Popen([*command, container.id], stdout=file, **quiet))
             for container, file in zip(both, files, strict=True)
         ]
-        ended = [process.wait(60) for process in started]
+        ended = [process.wait(600) for process in started]
     created = [container for container, status in zip(both, ended, strict=True) if status == 0]
     refusals = [output.read_text() for output, status in zip(outputs, ended, strict=True) if status]
     assert created, refusals

@@ -61,7 +61,7 @@ def run(command: list[str], stdin: Path, cwd: Path | None = None) -> Cost:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
+            timeout=600,
             cwd=cwd,
         )
     said, _, figures = done.stderr.rpartition("@")

@@ -61,7 +61,7 @@ def test_parallel_starts_lose_no_line_when_the_log_rotates(node: Node, wrapper: 
         (bundle / "config.json").write_text(config)
         command = [str(REASSERT), "runtime", "--real", "/bin/true", *node.options()]
         running.append(subprocess.Popen([*command, "--", "create", "--bundle", str(bundle), f"c{number}"]))
-    assert [process.wait(timeout=60) for process in running] == [0] * 60
+    assert [process.wait(timeout=600) for process in running] == [0] * 60
     old = node.events.with_suffix(".jsonl.1").read_bytes().replace(b"\0", b"")
     lines = [*old.splitlines(), *node.events.read_bytes().splitlines()]
     assert sorted(json.loads(line)["id"] for line in lines) == sorted(f"c{number}" for number in range(60))

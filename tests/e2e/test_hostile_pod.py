@@ -151,7 +151,7 @@ def test_a_product_that_refuses_everything_or_answers_nothing_fails(node: Node, 
 def test_table_list_and_wrong_use(node: Node) -> None:
     def call(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, str(SUITE), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
         return done.returncode, done.stdout + done.stderr
 
     options = ("--runtime", RUNTIMES["runc"], "--expect", str(expectation(node)), "--scratch", str(node.directory))

@@ -339,7 +339,7 @@ def test_policy_stays_as_it_is(
     container = guarded(pair[1], pair[0], node, bundle)
     if container.create() == 0:
         run(pair[0], "start", container.id, check=False)
-        for _ in range(100):
+        for _ in range(10000):
             state = run(pair[0], "state", container.id, check=False)
             if '"stopped"' in state.stdout or state.returncode:
                 break

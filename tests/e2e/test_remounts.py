@@ -288,7 +288,7 @@ def users(node: Node) -> Iterator[str]:
 
 def child_of(pid: int) -> str:
     """The first child of a process."""
-    for _ in range(500):
+    for _ in range(50000):
         found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if found:
             return found[0]

@@ -33,7 +33,7 @@ def render(page: Path) -> str:
         "--window-size=1200,900",
     ]
     command = [BROWSER, *where, "--virtual-time-budget=2000", "--dump-dom", page.as_uri()]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 def made(directory: Path, events: list[dict[str, object]]) -> Path:
@@ -41,7 +41,7 @@ def made(directory: Path, events: list[dict[str, object]]) -> Path:
     log = write(directory / "events.jsonl", events)
     command = [str(REASSERT), "report", "--events", str(log), "--since", "2025-01-01", "-o", "html"]
     page = directory / "report.html"
-    page.write_text(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    page.write_text(subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout)
     return page
 
 

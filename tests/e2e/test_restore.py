@@ -46,7 +46,7 @@ def quiet(bundle: Bundle, *command: str) -> tuple[int, str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=output,
-            timeout=60,
+            timeout=600,
             check=False,
             cwd=bundle.directory,
         )

@@ -179,7 +179,7 @@ class RealRuntimeCall:
                 text=True,
                 errors="surrogateescape",
             ) as engine:
-                output, errors = engine.communicate(timeout=60)
+                output, errors = engine.communicate(timeout=600)
             assert engine.returncode == 0, errors
             assert output.startswith(f"pid:{engine.pid}\n"), output
             seen.append(re.sub(r"pipe:\[\d+\]", "a pipe", output).splitlines()[1:])

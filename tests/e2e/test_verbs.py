@@ -295,7 +295,7 @@ def update(runtime: str, container: Running, form: str, text: str) -> subprocess
     os.mkfifo(fifo)
     with subprocess.Popen(["sh", "-c", f'cat "{file}" > "{fifo}"']) as writer:
         done = run(runtime, "update", *words, container.id, check=False)
-        assert writer.wait(20) == 0
+        assert writer.wait(600) == 0
     return done
 
 

@@ -40,7 +40,7 @@ class Running:
                 stdin=stdin,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                timeout=60,
+                timeout=600,
             ).returncode
 
     def refused(self) -> str:
@@ -69,7 +69,7 @@ class Running:
         """
         pid = self.pid()
         program = os.path.basename(self.bundle.spec["process"]["args"][0])
-        for _ in range(1000):
+        for _ in range(50000):
             if Path(f"/proc/{pid}/comm").read_text().strip() == program[:15]:
                 return
             time.sleep(0.01)
@@ -89,7 +89,7 @@ class Running:
 
     def wait_for(self, text: str) -> str:
         """The output, once it contains `text`."""
-        for _ in range(100):
+        for _ in range(10000):
             if text in self.output():
                 return self.output()
             time.sleep(0.05)
@@ -105,7 +105,7 @@ class Running:
         `start` can return before the runtime's own process executes that one: the environment of `runc init` does not
         count, and that of crun's cannot be read (not dumpable: ptrace(2), access mode checking).
         """
-        for _ in range(100):
+        for _ in range(10000):
             done = run(self.runtime, "exec", self.id, "/bin/cat", "/proc/1/environ", check=False)
             environ = proc.environ(done.stdout)
             if done.returncode == 0 and not any(entry.startswith("_LIBCONTAINER_") for entry in environ):

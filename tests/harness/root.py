@@ -89,4 +89,4 @@ class OverlayRoot:
 
     def close(self) -> None:
         """End the process that holds it."""
-        self._holder.communicate(timeout=30)
+        self._holder.communicate(timeout=600)

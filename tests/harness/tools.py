@@ -51,7 +51,7 @@ def run(*command: str, check: bool = True, **options: Any) -> subprocess.Complet
     """A command with its output as text; fails the test with both streams in the message."""
     if "stdin" not in options:  # not /dev/null: with a user namespace crun gives its stdin, the node's own, away
         options.setdefault("input", "")
-    options.setdefault("timeout", 60)
+    options.setdefault("timeout", 600)
     done = subprocess.run(command, text=True, capture_output=True, **options)
     assert not check or done.returncode == 0, f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done

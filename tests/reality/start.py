@@ -322,7 +322,7 @@ def _kill(pid: int) -> None:
     """End a process; this program is its reaper (PR_SET_CHILD_SUBREAPER)."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    for _ in range(1000):
+    for _ in range(100000):
         try:
             if os.waitpid(pid, os.WNOHANG)[0]:
                 return

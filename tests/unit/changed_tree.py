@@ -59,7 +59,7 @@ def run_in(directory: Path, *command: str, status: int = 0, text: str = "") -> s
     tests = directory if (directory / "tests").exists() else ROOT
     path = {"PATH": os.defpath, "PYTHONPATH": f"{directory}:{tests}/tests"}
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, input=text, env=path, cwd="/", timeout=60
+        [sys.executable, *command], capture_output=True, text=True, input=text, env=path, cwd="/", timeout=600
     )
     assert done.returncode == status, done.stdout + done.stderr
     assert "Traceback" not in done.stderr

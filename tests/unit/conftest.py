@@ -23,7 +23,7 @@ def threads_end() -> Iterator[None]:
     """A thread that outlives its test would call what a later test has patched, and write to its standard output."""
     before = threading.enumerate()
     yield
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while left := set(threading.enumerate()) - set(before):
         for thread in left:
             if thread.is_alive():  # else another thread is just starting it, and it cannot be joined yet
@@ -46,7 +46,7 @@ def root_dir() -> Iterator[Path]:
     path = parent / uuid.uuid4().hex
     path.mkdir(parents=True, mode=0o755)
     yield path
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while path.exists():  # a compiler or a log that a test left behind may write to it while it is removed
         shutil.rmtree(path, ignore_errors=time.monotonic() < deadline)
     with contextlib.suppress(OSError):  # another test's directory is in it

@@ -244,7 +244,7 @@ def _held(tests: Path) -> Path:
 
 def _leave(namespace: int) -> None:
     """Returns to another mount namespace, once the threads that the test has started have ended (setns(2))."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while True:
         try:
             return _call("setns", namespace, _CLONE_NEWNS)

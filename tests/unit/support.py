@@ -166,7 +166,7 @@ def reassert(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str
     """Run the command from this checkout."""
     options.setdefault("env", {"PATH": os.defpath})
     command = [sys.executable, str(ROOT / "hook" / "__main__.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, **options)
 
 
 LEASE = """

@@ -201,7 +201,7 @@ class Tree:
     def python(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         path = {"PATH": os.defpath, "PYTHONPATH": f"{self.directory}:{self.directory}/tests"}
         command = [sys.executable, *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env=path, cwd=self.directory, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, env=path, cwd=self.directory, timeout=600)
 
     def run(self, *arguments: str, status: int = 0) -> str:
         """What a command of the copy prints."""

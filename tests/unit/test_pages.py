@@ -97,7 +97,7 @@ def test_no_link_is_dead_in_the_debian_package_and_in_the_archive_of_a_release(t
 @pytest.mark.slow
 def test_generated_parts_are_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=300
+        [sys.executable, str(ROOT / "tests/pages.py"), "--check"], capture_output=True, text=True, timeout=600
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -55,9 +55,9 @@ class Agent:
 
     def wait(self) -> None:
         """Until it answers. A connection without a request would be an event in its log."""
-        for _ in range(400):
+        for _ in range(20000):
             with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-                probe.settimeout(10)
+                probe.settimeout(600)
                 probe.connect(str(self.socket))
                 probe.send(STATUS)
                 if probe.recv(1 << 17):
@@ -75,7 +75,7 @@ class Agent:
             self.process.send_signal(number)
             if number not in (signal.SIGTERM, signal.SIGKILL):
                 return 0
-        return self.process.wait(20)
+        return self.process.wait(600)
 
     def said(self) -> str:
         return (self.node.directory / "agent.stderr").read_text()
@@ -187,7 +187,7 @@ class Cold:
         """Why a start is cold, which front has from the agent or says by itself; "" for a warm one."""
         options = {"cwd": self.bundle, "stdin": subprocess.DEVNULL, **options}
         command = [*before, self.file, *(arguments or ("create", "0a"))]
-        done = subprocess.run(command, capture_output=True, timeout=60, **options)  # type: ignore[call-overload]  # options of run
+        done = subprocess.run(command, capture_output=True, timeout=600, **options)  # type: ignore[call-overload]  # options of run
         assert done.returncode in (0, WENT_COLD), done.stderr
         return reason_of(done.stderr) if done.returncode else ""
 
@@ -197,7 +197,7 @@ class Cold:
         if "large" not in arguments:
             config.write_text(json.dumps({"process": {"env": ["REQUESTS_CA_BUNDLE=x"]}, "root": {"path": "r"}}))
         command = [*before, self.full, *(arguments or ("create", "0a"))]
-        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=60, env=env)
+        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=600, env=env)
         assert done.returncode == 0, done.stderr
         assert b"--cold" not in done.stdout.replace(b"--cold=forged", b"")
         event = json.loads(json.loads(config.read_text())["annotations"]["reassert/decision"])["event"]
@@ -206,6 +206,6 @@ class Cold:
     def assert_right(self) -> None:
         """A start of the whole file gets a corrected config.json, by the agent or by a cold start."""
         self.reset()
-        done = subprocess.run([self.full, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=60)
+        done = subprocess.run([self.full, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=600)
         assert (done.returncode, done.stderr) == (0, b"")
         assert WANTED in (self.bundle / "config.json").read_text()

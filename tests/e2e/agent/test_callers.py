@@ -50,7 +50,7 @@ for frame in map(bytes.fromhex, frames):
     for fds in ([], [os.open("/", os.O_PATH)], [os.open("/dev/null", os.O_RDONLY)], [file], [file, file]):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
             try:
-                connection.settimeout(20)
+                connection.settimeout(600)
                 connection.connect(os.path.basename(path))
                 socket.send_fds(connection, [frame], fds)
                 print(connection.recv(1 << 17).hex() or "closed", flush=True)
@@ -136,7 +136,7 @@ class Target:
     def ask_by(self, *before: str, name: str = "/usr/bin/python3", uid: int = 0) -> str:
         """What the sender prints that a command of the node runs."""
         command = [*before, name, str(self.program), str(self.agent.socket), str(self.requests), str(uid)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+        return subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ if not caller:  # connects without a capability, and leaves the connection to a 
     socket.send_fds(connection, [bytes.fromhex(frame)], [os.open("/", os.O_PATH)])
     if os.fork():
         os._exit(0)
-    connection.settimeout(20)
+    connection.settimeout(600)
     try:
         os.write(writer, connection.recv(1 << 17).hex().encode() or b"closed")
     except OSError:

@@ -30,7 +30,7 @@ def test_a_hook_is_cold_for_a_bundle_that_is_another_for_the_agent(start: Cold) 
     state = json.dumps({"id": "0a", "bundle": "/proc/self/cwd", "pid": 1})
     for bundle, status in ((str(start.bundle), 1), ("/proc/self/cwd", WENT_COLD)):
         command = [hook, "--bundle", bundle, "--config", str(start.bundle / "config.json"), "createRuntime"]
-        done = subprocess.run(command, cwd=start.bundle, input=state, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(command, cwd=start.bundle, input=state, text=True, capture_output=True, timeout=600)
         assert done.returncode == status, done.stderr
         assert (done.stderr == "--cold=path\n") == (status == WENT_COLD)
 
@@ -42,7 +42,7 @@ def test_a_refusal_is_cold_with_a_log_that_means_something_else_to_the_agent(sta
     before = len(start.agent.node.logged())
     assert before == 1, "agent.listening: the cold start writes the event"
     done = subprocess.run(
-        [start.full, "--log", "/dev/stderr", "create", "0a"], cwd=start.bundle, capture_output=True, timeout=60
+        [start.full, "--log", "/dev/stderr", "create", "0a"], cwd=start.bundle, capture_output=True, timeout=600
     )
     assert done.stderr.count(b"config.json: ") == 2, "on standard error, and in the log, which is the same"
     assert [event["cold"] for event in start.agent.node.logged()[before:]] == ["path"]
@@ -62,7 +62,7 @@ def test_cold_for_what_takes_the_other_threads_time(start: Cold) -> None:
     spec["linux"] = {"devices": [{"path": "/data/disk", "type": "c", "major": 1, "minor": 5}]}
     (start.bundle / "config.json").write_text(json.dumps(spec))
     assert start.reason() == "long"
-    said = subprocess.run([start.full, "create", "0a"], cwd=start.bundle, capture_output=True, text=True, timeout=60)
+    said = subprocess.run([start.full, "create", "0a"], cwd=start.bundle, capture_output=True, text=True, timeout=600)
     assert said.returncode == 1
     assert "steps to follow the container's paths and their links" in said.stderr
     event = start.agent.node.logged()[-1]
@@ -81,7 +81,7 @@ def test_cold_where_gvisor_needs_mounts_of_its_own(agent: Agent) -> None:
     container = Running(file, bundle)
     try:
         assert container.create() == 0, container.output()
-        done = subprocess.run([agent.only_warm(file), "start", container.id], capture_output=True, timeout=60)
+        done = subprocess.run([agent.only_warm(file), "start", container.id], capture_output=True, timeout=600)
         assert (done.returncode, reason_of(done.stderr)) == (WENT_COLD, "mount")
         run(file, "start", container.id)
         assert container.exec("/bin/cat", "/etc/ssl/certs/company.crt") == "company\n"

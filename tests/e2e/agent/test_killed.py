@@ -76,7 +76,7 @@ class Call:
 
     def make(self) -> None:
         """Makes the call. Fails if a container is not right, or if one that must be refused is not."""
-        done = subprocess.run([self.file, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=60)
+        done = subprocess.run([self.file, "create", "0a"], cwd=self.bundle, capture_output=True, timeout=600)
         assert (done.returncode, done.stderr) == (0, b"")
         read = json.loads((self.bundle / "read.json").read_text())
         assert read["process"]["env"] == [WANTED]
@@ -157,7 +157,7 @@ class Exec(Call):
 
     def make(self) -> None:
         command = [self.file, "--root", str(self.root), "exec", "--process", self.name, "0a"]
-        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=60)
+        done = subprocess.run(command, cwd=self.bundle, capture_output=True, timeout=600)
         assert (done.returncode, done.stderr) == (0, b"")
         read = json.loads((self.bundle / "read.json").read_text())
         assert read["args"] == ["sh"]
@@ -169,7 +169,7 @@ def _ended(tracer: subprocess.Popen[bytes]) -> None:
         tracer.send_signal(signal.SIGINT)
     if not _ends(tracer, 1):  # strace 6.1 may miss the end of a killed process
         tracer.kill()
-        tracer.wait(20)
+        tracer.wait(600)
     assert tracer.stderr
     tracer.stderr.close()
 

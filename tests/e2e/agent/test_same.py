@@ -102,7 +102,7 @@ class Both:
         self.agent.node.events.unlink(missing_ok=True)
         prepare(self.bundle)
         options = {"cwd": self.bundle, "input": b"", **options}
-        done = subprocess.run([file, *arguments], capture_output=True, timeout=60, **options)
+        done = subprocess.run([file, *arguments], capture_output=True, timeout=600, **options)
         found: list[object] = [done.returncode, done.stdout, TIMES.sub("", done.stderr.decode())]
         for path in sorted(self.top.rglob("*")):
             if path.is_file():
@@ -361,7 +361,7 @@ def test_a_refusal_whose_message_has_no_reader(both: Both) -> None:
         reader, writer = os.pipe()
         os.close(reader)
         try:
-            return subprocess.run([file, "create", "0a"], cwd=both.bundle, stderr=writer, timeout=60).returncode
+            return subprocess.run([file, "create", "0a"], cwd=both.bundle, stderr=writer, timeout=600).returncode
         finally:
             os.close(writer)
 

@@ -133,7 +133,7 @@ def test_the_nri_plugin_in_the_agent(start: Cold) -> None:
     with socket.socket(socket.AF_UNIX) as runtime:
         runtime.bind(str(path))
         runtime.listen()
-        runtime.settimeout(30)
+        runtime.settimeout(600)
         agent.start(more=["--nri", "--nri-socket", str(path), "--metrics", f"unix:{scrape}"])
         peer = Peer(runtime.accept()[0])
         peer.take_in()
@@ -141,7 +141,7 @@ def test_the_nri_plugin_in_the_agent(start: Cold) -> None:
         adjusted = ttrpc.get("CreateContainerResponse").FromString(response.payload)
         assert WANTED.partition("=")[2] in [entry.value for entry in adjusted.adjust.env]
         assert start.told() == ("warm", "")
-        for _ in range(100):
+        for _ in range(10000):
             if ask(str(agent.socket))["nri"]:
                 break
             time.sleep(0.05)
@@ -159,7 +159,7 @@ def test_the_nri_plugin_in_the_agent(start: Cold) -> None:
 
 def scraped(path: Path) -> str:
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(20)
+        connection.settimeout(600)
         connection.connect(str(path))
         connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         found = b""

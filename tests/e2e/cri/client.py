@@ -19,7 +19,7 @@ from e2e.cri.images import PLAIN
 messages, services = grpc.protos_and_services("e2e/cri/cri.proto")
 """Made from the .proto when the tests start; the path counts from tests/, which pytest puts on sys.path."""
 
-SECONDS = 60
+SECONDS = 600
 """How long one call may take."""
 
 Pairs = Iterable[tuple[str, str]]
@@ -237,7 +237,7 @@ def call(method: Callable[..., Any], request: Any) -> Any:
         raise CriError(error.details()) from None
 
 
-def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str, seconds: int = 30) -> None:
+def wait_for(condition: Callable[[], bool], what: str, why: Callable[[], str] = str, seconds: int = 600) -> None:
     """Wait until something holds. `why`: what to show if it never does."""
     began = time.monotonic()
     deadline = began + seconds

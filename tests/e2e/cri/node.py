@@ -190,7 +190,7 @@ class Containerd:
         """Stop containerd alone, as `systemctl stop` does: shims and containers stay."""
         assert self._daemon
         os.kill(_child(self._daemon.pid), signal.SIGTERM)
-        self._daemon.wait(30)
+        self._daemon.wait(600)
         self._socket.unlink(missing_ok=True)
 
     def import_images(self) -> None:

@@ -120,7 +120,7 @@ class InnocentContainerd(InnocentNode):
         self.cri.close()
         if self._daemon:
             self._daemon.send_signal(signal.SIGTERM)
-            self._daemon.wait(30)
+            self._daemon.wait(600)
         own = self.path("/").stat()
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):

@@ -143,7 +143,7 @@ class InnocentNode(OverlayRoot):
                 self.path("/run/nri").mkdir()
                 listener.bind(str(self.path("/run/nri/nri.sock")))
                 listener.listen()
-                listener.settimeout(60)
+                listener.settimeout(600)
                 self._start("nri", "--socket", "/run/nri/nri.sock", *OPTIONS)
                 self._peer = Peer(listener.accept()[0])
             self._peer.take_in()
@@ -153,7 +153,7 @@ class InnocentNode(OverlayRoot):
         """End it."""
         for process in self._processes:
             process.send_signal(signal.SIGTERM)
-            process.wait(30)
+            process.wait(600)
         for listener in self._sockets:
             listener.close()
         if self._peer:
@@ -207,7 +207,7 @@ class InnocentNode(OverlayRoot):
     def start_agent(self) -> None:
         """Start the agent; there must be a policy."""
         self._start("agent", "--socket", AGENT, *OPTIONS)
-        for _ in range(1000):
+        for _ in range(30000):
             if self.path(AGENT).exists():
                 return
             assert self._processes[-1].poll() is None, (self.directory / "agent.output").read_text()

@@ -94,7 +94,7 @@ class NodePod:
             assert why or " failed, see" not in said, self.said()  # it stays so
             return now is ready and why in said
 
-        wait_for(as_wanted, f"ready {ready} {why}", lambda: f"{self.ready()}\n{self.said()}", 120)
+        wait_for(as_wanted, f"ready {ready} {why}", lambda: f"{self.ready()}\n{self.said()}")
 
     def facts(self, holds: Callable[[Any], bool]) -> Any:
         """What report.sh would send, once something holds of it. A probe starts each look, of which EVERY has one."""
@@ -109,7 +109,7 @@ class NodePod:
             found = json.loads(facts.read_text()) if facts.exists() else None
             return found is not None and holds(found)
 
-        wait_for(as_wanted, "facts", lambda: f"{found}\n{self.said()}", 120)
+        wait_for(as_wanted, "facts", lambda: f"{found}\n{self.said()}")
         return found
 
     def state(self) -> str:

@@ -21,7 +21,7 @@ from e2e.node.engines import CONFIG, FORMATS, containerd_config
 from e2e.node.files import TOPS, Snapshot, snapshot
 
 BOOT = Path(__file__).with_name("boot.sh")
-BOOT_SECONDS = 90
+BOOT_SECONDS = 600
 
 USELESS = (
     "apt-daily.timer",
@@ -202,7 +202,7 @@ class BootedNode:
     def kill(self) -> None:
         """The power cord: everything on the node ends, and nothing of it is left."""
         if self._holder:
-            self._holder.communicate(timeout=60)
+            self._holder.communicate(timeout=600)
             holder, self._holder = self._holder, None
             assert holder.returncode == 0, self._log.read_text()[-2000:]
 

@@ -47,7 +47,7 @@ class Engine:
 
     def reassert(self, verb: str, *options: str, check: bool = True) -> str:
         """What a command of reassert prints."""
-        done = self.node.run(PACKAGED, verb, "--engine", self.name, *options, check=check, timeout=180)
+        done = self.node.run(PACKAGED, verb, "--engine", self.name, *options, check=check, timeout=600)
         return done.stdout + done.stderr
 
     def install(self, *options: str) -> str:

@@ -400,7 +400,7 @@ def test_containers_are_created_while_it_comes_changes_and_goes(copied: Wirable)
         some_more()
     finally:
         booted.path("/loop/stop").touch()
-        looping.wait(30)
+        looping.wait(600)
     said = "".join(booted.path(f"{bundle}/said").read_text() for bundle in LOOPS)
     assert set(said.splitlines()) == {"started"}
     pod.remove()

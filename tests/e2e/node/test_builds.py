@@ -91,7 +91,7 @@ class Builder:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=180,
+            timeout=600,
             check=False,
         )
         assert (done.returncode != 0) == fails, done.stdout
@@ -119,7 +119,7 @@ class Builder:
 
 def reassert(node: BootedNode, *arguments: str, check: bool = True) -> str:
     accepted = ("--except=handler/runc", "--except=handler/crun-wasm") if arguments[0] == "install" else ()
-    done = node.run(PACKAGED, *arguments, *accepted, check=check, timeout=180)
+    done = node.run(PACKAGED, *arguments, *accepted, check=check, timeout=600)
     return done.stdout + done.stderr
 
 
@@ -284,8 +284,8 @@ def test_the_end_of_one_step_takes_no_mount_of_another_in_the_same_root(node: Bo
     line = node.command("buildah", "run", container, "--", "sh", "-c", show)
     try:
         with Step(line) as first, Step(line) as second:
-            assert first.communicate("\n", timeout=60)[0] == "company\n"
-            assert second.communicate("\n", timeout=60)[0] == "company\n"
+            assert first.communicate("\n", timeout=600)[0] == "company\n"
+            assert second.communicate("\n", timeout=600)[0] == "company\n"
     finally:
         node.run("buildah", "rm", container)
         reassert(node, "uninstall", "--engine=podman", check=False)
@@ -302,7 +302,7 @@ def test_a_step_that_runs_during_an_uninstall_ends_as_it_would(node: BootedNode,
     try:
         with Step(line) as step:
             reassert(node, "uninstall", "--engine=podman", check=False)
-            assert step.communicate("\n", timeout=60)[0] == "ended\n"
+            assert step.communicate("\n", timeout=600)[0] == "ended\n"
             assert step.returncode == 0
     finally:
         node.run("buildah", "rm", container)
@@ -380,7 +380,7 @@ def cancel(builder: Builder, number: int, token: str) -> None:
     with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True) as client:
         wait_for(lambda: bool(steps(token)), "the step begins", lambda: f"the build: {client.poll()}")
         os.killpg(client.pid, number)
-        client.communicate(timeout=60)
+        client.communicate(timeout=600)
     wait_for(lambda: not steps(token), "the step ends")
 
 

@@ -74,7 +74,7 @@ def end(node: Wirable, number: signal.Signals, when: str, operation: str) -> sub
     if when == "probing":  # a pod that is complete stays; what is half made when its client goes containerd removes
         wait_for(lambda: len(list(node.booted.path(BUNDLES).glob("*"))) > 1, "a probe")
     os.kill(inside(process), number)
-    out, error = process.communicate(timeout=90)
+    out, error = process.communicate(timeout=600)
     return subprocess.CompletedProcess(operation, process.returncode, out, error)
 
 

@@ -254,7 +254,7 @@ def test_a_container_between_its_creation_and_its_start_outlives_uninstall(docke
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as uninstall:
         wait_for(lambda: docker.info()["DefaultRuntime"] == "runc", "the first reload")
         docker("start", "new")
-        said, _ = uninstall.communicate(timeout=60)
+        said, _ = uninstall.communicate(timeout=600)
     assert uninstall.returncode == 0, said
     assert set(docker.runtimes()) == {"runc", "crun", "crun-debug"}
     assert docker("exec", "--env", ENV, "new", *SHOW) == "/tmp/evil\n"

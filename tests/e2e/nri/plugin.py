@@ -51,4 +51,4 @@ class Plugin:
         """End it, also if it is stopped."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(30)
+            self.process.wait(600)

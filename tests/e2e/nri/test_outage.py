@@ -54,7 +54,7 @@ class Creation:
 
     def until(self, starts: bool) -> None:
         """Until one starts, or until one does not."""
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 600
         while self.one(uuid.uuid4().hex) is not starts:
             assert time.monotonic() < deadline, self.refused[-1:]
 
@@ -73,7 +73,7 @@ def _says_why(text: str) -> bool:
 
 def killed(plugin: Plugin) -> None:
     plugin.signal(signal.SIGKILL)
-    plugin.process.wait(30)
+    plugin.process.wait(600)
 
 
 def stopped(plugin: Plugin) -> None:

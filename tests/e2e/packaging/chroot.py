@@ -58,7 +58,7 @@ class Chroot:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=600,
         )
         assert not check or done.returncode == 0, f"{script}: {done.returncode}\n{done.stdout}"
         return done

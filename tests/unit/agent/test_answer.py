@@ -87,7 +87,7 @@ class Agent:
     def connected(self, frame: bytes | None = None, *fds: int) -> socket.socket:
         """A connection, with what was sent."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(60)
+        connection.settimeout(600)
         connection.connect(self.path)
         if frame is not None:
             connection.sendmsg([frame], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else [])

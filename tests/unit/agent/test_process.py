@@ -38,7 +38,7 @@ RULE = {"name": "r", "env": [{"name": "CA", "value": "/ca.pem"}]}
 
 
 def wait_until(condition: Any) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -57,7 +57,7 @@ class Process:
         refresh(self.policy, self.store)
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notified.bind(str(directory / "notify"))
-        self.notified.settimeout(60)
+        self.notified.settimeout(600)
 
     def start(self, *before: str, form: str = "json", stderr: int | None = None) -> None:
         """`form`: of the operation log. `stderr`: a descriptor for it, in place of a file."""
@@ -85,7 +85,7 @@ class Process:
 
     def connected(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        connection.settimeout(60)
+        connection.settimeout(600)
         connection.connect(self.path)
         return connection
 
@@ -129,11 +129,11 @@ class Process:
     def end(self) -> None:
         """SIGTERM, as systemd sends it."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(20) == 0
+        assert self.process.wait(600) == 0
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(600)
         self.notified.close()
 
 

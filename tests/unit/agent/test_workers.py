@@ -25,7 +25,7 @@ def threads() -> int:
 
 
 def until(condition: object) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 600
     while not condition():  # type: ignore[operator]  # any callable
         assert time.monotonic() < deadline
         time.sleep(0.005)

@@ -27,7 +27,7 @@ CONTENT_OF = {"1.0": "e5851948691bf35622f75d701115c35e4dcd793b51f0ca1943ba6d9275
 def data() -> Any:
     """The file as release.sh makes it, in an interpreter that knows nothing of the checkout."""
     program = ROOT / "packaging/release/trust_stacks.py"
-    done = subprocess.run([sys.executable, "-I", "-B", program], capture_output=True, cwd="/", timeout=60)
+    done = subprocess.run([sys.executable, "-I", "-B", program], capture_output=True, cwd="/", timeout=600)
     assert (done.returncode, done.stderr) == (0, b"")
     return json.loads(done.stdout)
 

@@ -71,7 +71,7 @@ class Wrapper:
     def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
         options = {"env": ENGINE, "cwd": self.directory, **options}
         # `options` are any of subprocess.run's, which its overloads cannot follow
-        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=60, **options)  # type: ignore[call-overload,no-any-return]  # options of run
+        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=600, **options)  # type: ignore[call-overload,no-any-return]  # options of run
 
     def create(self) -> None:
         assert self.run("create", "--bundle", str(self.config.parent), "0a").returncode == 0

@@ -366,7 +366,7 @@ def removal(tmp_path: Path, daemon: str, fails: str = "", **node: object) -> lis
     (container,) = find(objects({"node": node}), "Job", "reassert-removal")["spec"]["template"]["spec"]["containers"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls"), "DAEMON": daemon}
     environment["FAILS"] = fails
-    done = subprocess.run([*container["command"], *container["args"]], env=environment, timeout=60)
+    done = subprocess.run([*container["command"], *container["args"]], env=environment, timeout=600)
     assert bool(done.returncode) == bool(fails)
     calls = (tmp_path / "calls").read_text().splitlines()
     assert {call.partition(" ")[0] for call in calls} == {f"--namespace={NAMESPACE}"}
@@ -400,7 +400,7 @@ def test_the_removal_says_to_the_pods_what_they_understand() -> None:
     kubectl, *options = [word for word in line.split() if word != "daemonset/reassert-node"]
     command = [kubectl, *options, "--local", "--filename=-", "--output=json"]
     daemon = find(found, "DaemonSet")
-    asked = subprocess.run(command, input=json.dumps(daemon), capture_output=True, text=True, timeout=60)
+    asked = subprocess.run(command, input=json.dumps(daemon), capture_output=True, text=True, timeout=600)
     assert asked.returncode == 0, asked.stderr
     (container,) = json.loads(asked.stdout)["spec"]["template"]["spec"]["containers"]
     assert {"name": "STATE", "value": "absent"} in container["env"]
@@ -542,7 +542,7 @@ def started(
     (container,) = find(objects(), "Job", "reassert-first-install")["spec"]["template"]["spec"]["containers"]
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls")}
     environment |= {"STATE": state, "LATER": later, "FEW": few, "ENOUGH": enough, **fails}
-    done = subprocess.run([*container["command"], *container["args"]], env=environment, timeout=60)
+    done = subprocess.run([*container["command"], *container["args"]], env=environment, timeout=600)
     assert (done.returncode != 0) is ended
     return (tmp_path / "calls").read_text().splitlines()
 

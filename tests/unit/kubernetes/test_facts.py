@@ -77,7 +77,7 @@ class Pod:
         own |= {"POLICY": f"{self.where}/policy.yaml", "STATE_DIRECTORY": f"{self.where}/state", **environment}
         facts = self.where / "work/facts.json"
         facts.unlink(missing_ok=True)
-        subprocess.run(["sh", SCRIPT], env=own, timeout=60, check=True)
+        subprocess.run(["sh", SCRIPT], env=own, timeout=600, check=True)
         return json.loads(facts.read_text()) if facts.exists() else None
 
 

@@ -31,7 +31,7 @@ def test_they_are_what_the_chart_says() -> None:
 def built(directory: Path) -> list[Object]:
     """What `kubectl apply -k` would apply."""
     need(shutil.which("kubectl") is not None, "kubectl")
-    done = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["kubectl", "kustomize", directory], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return load(done.stdout)
 

@@ -144,7 +144,7 @@ def test_every_variable_of_a_panel_is_defined() -> None:
 
 
 def promtool(*arguments: str, where: Path = MONITORING, text: str = "") -> str:
-    done = subprocess.run([PROMTOOL, *arguments], cwd=where, capture_output=True, text=True, timeout=120, input=text)
+    done = subprocess.run([PROMTOOL, *arguments], cwd=where, capture_output=True, text=True, timeout=600, input=text)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -63,7 +63,7 @@ def told(
         "INTERVAL": "1",
     }
     own |= {"CALLS": str(calls), "STATE_FILE": str(tmp_path / "state"), "FACTS_FILE": str(tmp_path / "facts.json")}
-    subprocess.run(["sh", SCRIPT], env={**own, **environment}, timeout=30, check=False)
+    subprocess.run(["sh", SCRIPT], env={**own, **environment}, timeout=600, check=False)
     return calls.read_text().splitlines()
 
 

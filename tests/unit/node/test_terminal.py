@@ -162,7 +162,7 @@ def adapter(files: Files, *arguments: str, text: str = "") -> subprocess.Complet
         command = [*program, "runtime", "--real", "/bin/true", *where, "--", *arguments[1:]]
     else:
         command = [*program, "hook", *where, arguments[1]]
-    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, input=text, capture_output=True, text=True, timeout=600)
 
 
 @marks.hole("Escape sequences and newlines of a pod forged results on terminals")
@@ -222,7 +222,7 @@ def test_refusal_is_no_code_for_a_shell(root_dir: Path, way: str) -> None:
     assert "\\x24\\x28\\x3eOWNED\\x29" in done.stderr
     (root_dir / "empty").mkdir()
     for said in (done.stderr, (root_dir / "log").read_text() if way == "create" else ""):
-        subprocess.run(["sh"], input=said, cwd=root_dir / "empty", text=True, capture_output=True, timeout=60)
+        subprocess.run(["sh"], input=said, cwd=root_dir / "empty", text=True, capture_output=True, timeout=600)
         assert list((root_dir / "empty").iterdir()) == []
 
 

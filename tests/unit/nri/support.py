@@ -52,7 +52,7 @@ class Peer:
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
-        self.socket.settimeout(60)
+        self.socket.settimeout(600)
         self._streams = ttrpc.Streams()
         self._arrived: list[tuple[int, ttrpc.Message]] = []
         self._stream = -1
@@ -218,7 +218,7 @@ def events_of(plugin: Running) -> list[dict[str, Any]]:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Until something holds that another thread brings about."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 600
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -39,7 +39,7 @@ class Process:
         (directory / "policy.yaml").write_text(POLICY)
         self.notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.notified.bind(str(directory / "notify"))
-        self.notified.settimeout(60)
+        self.notified.settimeout(600)
         self.runtime = socket.socket(socket.AF_UNIX)
         self.options = options
         self.program = ["nri", "--socket", str(directory / "nri")]
@@ -62,7 +62,7 @@ class Process:
         """The runtime is there."""
         self.runtime.bind(str(self.directory / "nri"))
         self.runtime.listen()
-        self.runtime.settimeout(60)
+        self.runtime.settimeout(600)
 
     def accept(self, config: str = "") -> Peer:
         """The plugin's next connection, taken in. `config`: what the runtime has for it."""
@@ -78,7 +78,7 @@ class Process:
     def close(self) -> None:
         self.notified.close()  # else what nobody has read holds the last notification up
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(600)
         self.runtime.close()
 
 
@@ -102,7 +102,7 @@ def test_it_waits_for_the_runtime_comes_back_to_it_and_tells_systemd(process: Pr
         peer.socket.close()
     process.process.send_signal(signal.SIGTERM)
     process.wait_for("STOPPING=1")
-    assert process.process.wait(30) == 0
+    assert process.process.wait(600) == 0
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_event_of_the_last_answer_is_written_before_it_ends(root_dir: Path, agen
         for _ in range(5):
             peer.response()
         process.process.send_signal(signal.SIGTERM)
-        assert process.process.wait(30) == 0
+        assert process.process.wait(600) == 0
         events = [json.loads(line) for line in (root_dir / "events.jsonl").read_text().splitlines()]
         edited = [event["id"] for event in events if event["event"] == "container.edited"]
         assert edited == [f"c{number}" for number in range(5)]
@@ -226,7 +226,7 @@ def test_metrics_take_no_file_away(root_dir: Path) -> None:
 def scrape(path: Path) -> bytes:
     """What Prometheus gets."""
     with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(60)
+        client.settimeout(600)
         client.connect(str(path))
         client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         text = b""
@@ -251,7 +251,7 @@ def test_connections_that_drip_keep_no_scrape_away(process: Process, root_dir: P
     dripping: list[socket.socket] = []
     for _ in range(300):
         client = socket.socket(socket.AF_UNIX)
-        client.settimeout(60)
+        client.settimeout(600)
         client.connect(str(path))
         client.sendall(b"GET /metrics HTTP/1.0\r\nX: ")
         dripping.append(client)

@@ -39,7 +39,7 @@ HEAD = "import sys, time; from hook.resident import oplog\n"
 def run(code: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
     """A process with an operation log."""
     return subprocess.run(
-        [sys.executable, "-c", HEAD + code], cwd=ROOT, timeout=60, check=True, **{"stderr": subprocess.PIPE, **options}
+        [sys.executable, "-c", HEAD + code], cwd=ROOT, timeout=600, check=True, **{"stderr": subprocess.PIPE, **options}
     )
 
 
@@ -217,7 +217,7 @@ oplog.close(60)
     process.stdin.flush()
     with open(reader, "rb") as pipe:
         said = [json.loads(line) for line in pipe.read().splitlines() if line]
-    assert process.wait(60) == 0
+    assert process.wait(600) == 0
     process.stdin.close()
     process.stdout.close()
     [dropped] = [line["lines"] for line in said if line["event"] == "log.dropped"]
@@ -234,7 +234,7 @@ oplog.close()
 assert oplog._lines.dropped == 1
 """
     command = ["sh", "-c", 'exec 2>&-; exec "$@"', "sh", sys.executable, "-c", HEAD + code]
-    assert subprocess.run(command, cwd=ROOT, timeout=60).returncode == 0
+    assert subprocess.run(command, cwd=ROOT, timeout=600).returncode == 0
     assert (tmp_path / "file").read_bytes() == b""
 
 

@@ -92,7 +92,7 @@ def test_lines_of_many_writers_never_mix(root_dir: Path) -> None:
     )
     command = [sys.executable, "-c", script, str(log)]
     writers = [subprocess.Popen(command, cwd=ROOT) for _ in range(4)]
-    assert [writer.wait(60) for writer in writers] == [0] * 4
+    assert [writer.wait(600) for writer in writers] == [0] * 4
     assert set(log.read_bytes().splitlines()) == {b"x" * 3000}
     assert len(log.read_bytes().splitlines()) == 400
     assert (log.stat().st_mode & 0o777, log.parent.stat().st_mode & 0o777) == (0o600, 0o750)
@@ -108,7 +108,7 @@ def test_directories_made_by_two_at_once_are_no_error(root_dir: Path) -> None:
         "import sys; from hook.core.base.system import *; [make_directory(sys.argv[1] % n, 0o700) for n in range(300)]"
     )
     makers = [subprocess.Popen([sys.executable, "-c", script, f"{root_dir}/%d/a/b"], cwd=ROOT) for _ in range(4)]
-    assert [maker.wait(60) for maker in makers] == [0] * 4
+    assert [maker.wait(600) for maker in makers] == [0] * 4
 
 
 def test_reading_stops_at_the_limit(root_dir: Path) -> None:

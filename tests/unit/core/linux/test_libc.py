@@ -65,5 +65,5 @@ print(got, read(pipe[0], libc.Statx(), 1), libc.get_errno())
 
 def test_a_call_that_blocks_stops_no_other_thread_and_is_interrupted() -> None:
     """It would wait for ever if it held the GIL."""
-    done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", BLOCKED], cwd=ROOT, capture_output=True, text=True, timeout=600)
     assert (done.stderr, done.stdout) == ("", f"[1] -1 {errno.EINTR}\n")

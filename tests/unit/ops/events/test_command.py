@@ -151,7 +151,7 @@ def test_it_follows_over_a_rotation_and_prints_at_once(root_dir: Path) -> None:
             append(str(log), json.dumps(event("denied", "web-0", number)).encode(), limit=10)
             assert json.loads(running.stdout.readline())["id"] == f"c{number}"
         running.send_signal(signal.SIGINT)
-        assert running.wait(timeout=60) == 130
+        assert running.wait(timeout=600) == 130
 
 
 @marks.hole("Events and metrics claimed edits that rules in Audit mode did not make")
