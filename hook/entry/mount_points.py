@@ -2,7 +2,8 @@
 
 A builder takes what a RUN step has left in the root file system for the image. BuildKit removes the empty mount points
 of its own mounts (executor/stubs.go), and this does the same for reassert's. BuildKit calls `run`, so the wrapper stays
-until the runtime has ended. buildah, also in podman, calls `create`, so a poststop hook does it.
+until the runtime has ended. buildah, also in podman, calls `create`, so a poststop hook does it. crun calls no such
+hook for a container that it fails to create, so the wrapper stays for `create` too.
 """
 
 from __future__ import annotations
@@ -49,15 +50,17 @@ def missing(rootfs: str, paths: Sequence[str]) -> list[str]:
 def remove(rootfs: str, made: Sequence[str]) -> None:
     """Removes mount points from the root file system of a container that has ended, those below first. Raises OSError.
 
-    What the build has put there stays. The times of the directory above stay too. All stay in a root that another
-    container has too (two `buildah run` at once): with the mount point, the kernel takes its mount away.
+    What the build has put there stays, and so does a directory to which it gave another owner or mode. The times of the
+    directory above stay too. All stay in a root that another container has too (two `buildah run` at once): with the
+    mount point, the kernel takes its mount away.
     """
     root = posix.open(rootfs, _DIRECTORY)
+    below: dict[str, posix.stat_result] = {}  # of what was removed last in a directory
     try:
         for path in [] if _is_used(root) else sorted(made, key=len, reverse=True):
             above, _, name = path.rpartition("/")
             try:
-                _remove(root, above.lstrip("/") or ".", name)
+                below[above] = _remove(root, above.lstrip("/") or ".", name, below.get(path))
             except (ReassertError, OSError):  # not empty, or the build has put something in its place
                 continue
     finally:
@@ -80,7 +83,8 @@ def _is_used(root: int) -> bool:
     return False
 
 
-def _remove(root: int, above: str, name: str) -> None:
+def _remove(root: int, above: str, name: str, below: posix.stat_result | None) -> posix.stat_result:
+    """`below`: the status of what was in it. The runtime made both alike. Raises ReassertError, OSError."""
     place = open_without_links(root, above)
     try:
         directory = posix.open(".", _DIRECTORY, dir_fd=place)
@@ -90,19 +94,31 @@ def _remove(root: int, above: str, name: str) -> None:
         times = posix.fstat(directory)
         status = posix.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = status.st_mode & _S_IFMT
+        if (below and not _is_alike(status, below)) or (kind == _S_IFREG and status.st_size):
+            raise FileExistsError
         if kind == _S_IFDIR:
             posix.rmdir(name, dir_fd=directory)
-        elif kind == _S_IFREG and not status.st_size:
+        elif kind == _S_IFREG:
             posix.unlink(name, dir_fd=directory)
         posix.utime(directory, ns=(times.st_atime_ns, times.st_mtime_ns))
+        return status
     finally:
         posix.close(directory)
 
 
-def execute(real: str, arguments: list[str], environment: dict[bytes, bytes], *, rootfs: str, made: list[str]) -> int:
+def _is_alike(one: posix.stat_result, other: posix.stat_result) -> bool:
+    """Whether two have one owner and, as directories, one mode. crun makes some of them sticky."""
+    differs = (one.st_mode ^ other.st_mode) & (_S_IFMT | 0o777)
+    return (one.st_uid, one.st_gid) == (other.st_uid, other.st_gid) and (not differs or bool(differs & _S_IFMT))
+
+
+def execute(
+    real: str, arguments: list[str], environment: dict[bytes, bytes], *, rootfs: str, made: list[str], stays: bool
+) -> int:
     """Executes the real runtime in a child, and removes mount points when it has ended. Returns its exit status.
 
-    Signals that this process gets are the child's. It ends with this process, however that ends.
+    Signals that this process gets are the child's. It ends with this process, however that ends. `stays`: a container
+    uses the mount points, unless the runtime has failed.
     """
     own = posix.getpid()
     before = _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)  # until there is a handler: one would end us
@@ -118,7 +134,8 @@ def execute(real: str, arguments: list[str], environment: dict[bytes, bytes], *,
         _signal.signal(number, _signal.SIG_IGN)
     _, status = posix.waitpid(child, 0)
     try:
-        remove(rootfs, made)
+        if status or not stays:
+            remove(rootfs, made)
     except OSError:  # the builder has unmounted it already
         pass
     return 128 + posix.WTERMSIG(status) if posix.WIFSIGNALED(status) else posix.WEXITSTATUS(status)

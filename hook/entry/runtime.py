@@ -41,7 +41,8 @@ def main(arguments: list[str], environment: dict[bytes, bytes]) -> int:
         if caller.made:
             _default_signals()
             rootfs, made = caller.made
-            return mount_points.execute(options.real, arguments, environment, rootfs=rootfs, made=made)
+            stays = invocation.verb != "run"  # the container, which a poststop hook then cleans up after
+            return mount_points.execute(options.real, arguments, environment, rootfs=rootfs, made=made, stays=stays)
         return _execute(options.real, arguments, environment)
     except Refused as error:
         return refuse(invocation, str(error), caller)
@@ -118,10 +119,10 @@ def _create(invocation: Invocation, caller: Caller) -> list[str]:
         elif builds(invocation) and decided.mounts and not decided.audit_only():
             rootfs = write_spec.rootfs(spec, bundle)
             made = mount_points.missing(rootfs, [edit.name for edit in decided.mounts if edit.mount])
-            if made and invocation.verb == "run":
+            if made:
                 caller.before_waiting()
                 caller.made = rootfs, made
-            elif made:
+            if made and invocation.verb != "run":
                 write_spec.remove_afterwards(spec, caller.options, made, bundle=bundle, config=absolute(config))
         if spec.changed():
             data = spec.render()

@@ -292,6 +292,50 @@ def test_the_end_of_one_step_takes_no_mount_of_another_in_the_same_root(node: Bo
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
+@marks.hole(
+    "Under crun, a `buildah run` whose program is missing left the mount points in the container, and `buildah commit` "
+    "then put them into the image",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_a_step_that_does_not_start_leaves_nothing(node: BootedNode, runtime: str) -> None:
+    reassert(node, "install", "--engine=podman", "--no-probe")
+    limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=1000:1000", "--network=host")
+    container = node.run("buildah", "from", *limits, BARE).stdout.strip()
+    try:
+        root = node.run("buildah", "mount", container).stdout.strip()
+        done = node.run("buildah", "run", f"--runtime={runtime}", container, "--", "/missing", check=False)
+        assert "/missing" in done.stderr
+        assert "ssl" not in node.run("find", f"{root}/etc").stdout
+    finally:
+        node.run("buildah", "rm", container)
+        reassert(node, "uninstall", "--engine=podman", check=False)
+
+
+@marks.hole(
+    "A directory above a reserved mount that the image lacked, and to which a RUN step gave an owner or a mode, was "
+    "not in the image",
+    since="0.4.0",
+    fixed="0.4.0",
+    severity="low",
+)
+def test_a_directory_to_which_a_step_gives_an_owner_or_a_mode_stays(each: Builder) -> None:
+    policy = each.node.path(POLICY_FILE)
+    usual = policy.read_text()
+    deep = "".join(f"    - {{hostPath: /etc/company, mountPath: /{top}/app/deep/ca}}\n" for top in ("a", "b", "c"))
+    own = "mkdir -p /a/app /b/app && chown 5:6 /a/app && chmod 700 /b/app && ls -d /c/app/deep/ca"
+    policy.write_text(usual + deep)
+    try:
+        each.build(f"FROM {BARE}\nRUN {own}\n", "--tag=reassert.test/built:1")
+    finally:
+        policy.write_text(usual)
+    paths = {path for layer in each.paths("reassert.test/built:1").values() for path in layer}
+    assert {"a", "a/app", "b", "b/app"} <= paths
+    assert not {"a/app/deep", "b/app/deep", "c", "etc/ssl"} & paths
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
 def test_a_step_that_runs_during_an_uninstall_ends_as_it_would(node: BootedNode, runtime: str) -> None:
     """runc from 1.3 on fails to delete a container whose poststop hook fails."""
     reassert(node, "install", "--engine=podman", "--no-probe")

@@ -68,6 +68,23 @@ def test_empty_ones_are_removed_and_times_stay(root: Path) -> None:
     assert (root / "etc").stat().st_mtime_ns == 2
 
 
+@pytest.mark.parametrize("change", ["chown", "chmod", ""])
+@pytest.mark.root
+def test_a_directory_that_the_build_has_changed_stays(root: Path, change: str) -> None:
+    """A runtime makes all alike, but for crun, which makes those for a directory sticky."""
+    made = mount_points.missing(str(root), ["/opt/app/deep/ca", "/opt/app/deep/ca.pem"])
+    (root / "opt/app/deep/ca").mkdir(parents=True)
+    (root / "opt/app/deep/ca").chmod(0o1755)
+    (root / "opt/app/deep/ca.pem").touch(mode=0o700)
+    if change == "chown":
+        os.chown(root / "opt/app", 5, 6)
+    elif change:
+        (root / "opt/app").chmod(0o700)
+    mount_points.remove(str(root), made)
+    left = [str(path.relative_to(root)) for path in (root / "opt").rglob("*")]
+    assert (left, (root / "opt").exists()) == (["opt/app"] if change else [], bool(change))
+
+
 def test_a_link_that_the_build_puts_in_the_way_is_not_followed(root: Path, tmp_path: Path) -> None:
     made = mount_points.missing(str(root), ["/etc/ssl/certs"])
     (tmp_path / "node/certs").mkdir(parents=True)
@@ -170,7 +187,8 @@ def test_a_signal_does_no_harm_at_any_moment(root: Path, before: str, status: in
             return real(*arguments) if {before!r} != "fork" else result
         setattr(place, {before!r}, interrupted)
         runtime = "mkdir {root}/etc/ssl; {"exec sleep 1000" if before == "fork" else "exit 3"}"
-        sys.exit(mount_points.execute("/bin/sh", ["-c", runtime], {{}}, rootfs={str(root)!r}, made=["/etc/ssl"]))
+        of = dict(rootfs={str(root)!r}, made=["/etc/ssl"], stays=False)
+        sys.exit(mount_points.execute("/bin/sh", ["-c", runtime], {{}}, **of))
     """
     done = subprocess.run([sys.executable, "-c", code], cwd=TOP, text=True, capture_output=True, check=False)
     assert (done.returncode, [*(root / "etc").iterdir()]) == (status, []), done.stderr
@@ -198,6 +216,16 @@ def test_buildahs_container_has_a_poststop_hook_that_does_it(directory: Path) ->
         args = [program if each == hook["args"][3] else each for each in hook["args"]]
         done = subprocess.run(args, input="{}", text=True, capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("status", "left"), [(0, ["ssl"]), (1, [])])
+def test_what_buildahs_runtime_made_stays_only_if_it_did_not_fail(
+    directory: Path, status: int, left: list[str]
+) -> None:
+    """crun calls no poststop hook for a container that it has not created."""
+    build = Build(directory, f"exit {status}")
+    assert build.run("create", "--bundle", "bundle", "buildah-buildah1").returncode == status
+    assert [path.name for path in (build.root / "etc").iterdir()] == left
 
 
 def test_what_the_runtime_writes_to_that_hook_is_read_when_the_program_is_gone(directory: Path) -> None:
