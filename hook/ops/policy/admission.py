@@ -31,6 +31,9 @@ NAME = "reassert-node-policy"
 LARGEST = 1_000_000
 """Bytes of one object: etcd takes 1.5 MiB of a request by default (etcd, --max-request-bytes)."""
 
+LONGEST = 100_000
+"""Characters of one expression (github.com/google/cel-go parser/options.go, expressionSizeCodePointLimit)."""
+
 WARN, DENY = ["Warn", "Audit"], ["Deny", "Audit"]
 """What the API server does (`validationActions`): Deny and Warn exclude each other."""
 
@@ -41,6 +44,7 @@ UNSEEN = (
     "the env of the namespace's Services (NAME_SERVICE_HOST), and the mounts of /etc/hosts, /etc/hostname and "
     "/etc/resolv.conf, which kubelet and the engine add",
     "where a symbolic link of an image or of a volume leads",
+    "where a path with `..` leads: one that has all names of a reserved path counts as that path",
     "annotations, devices, and volumes of the node's own files: `reassert explain POD.yaml` says what becomes of these",
 )
 """What no API server sees of a pod."""
@@ -112,10 +116,13 @@ def _policy(policy: Policy, rules: list[Rule]) -> dict[str, Any]:
             else []
         ),
     ]
+    made = [each for rule in rules for each in _validations(policy, rule, rules)]
+    for expression, message in made:
+        if len(expression) > LONGEST:
+            about = printable(message)[:200]
+            raise ReassertError(f"{policy.path}: too long for the API server ({LONGEST} characters): {about}")
     validations = [
-        {"expression": expression, "message": printable(message), "reason": "Forbidden"}
-        for rule in rules
-        for expression, message in _validations(policy, rule, rules)
+        {"expression": expression, "message": printable(message), "reason": "Forbidden"} for expression, message in made
     ]
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
@@ -309,6 +316,9 @@ _START, _SLASH, _END = r"^(\.?/)*", r"/(\.?/)*", r"(/\.?)*$"
 _CLIMBS = r"(^|/)\.\.(/|$)"
 """A path with `..`. Where it leads no expression says: one with all names of a reserved path counts as that."""
 
+_TO_ROOT = r"(^|/)\.\.(/\.?)*$"
+"""A path that ends with `..`, as each with one does that leads to `/`."""
+
 
 def _at(path: str, end: str = _END) -> str:
     return _START + _SLASH.join(re.escape(name) for name in path.split("/")[1:]) + end
@@ -319,10 +329,10 @@ def _below(path: str) -> str:
     return _at(path, "(/.*)?$")
 
 
-def _climbs(path: str, end: str, field: str) -> str:
-    """Whether what a field names may lie at a path by a `..` in its own."""
+def _climbs(path: str, field: str) -> str:
+    """Whether what a field names may lie at a path, or below it, by a `..` in its own."""
     names = "(/.*)?/".join(re.escape(name) for name in path.split("/")[1:])
-    return f"({field}.matches({_text(_CLIMBS)}) && {field}.matches({_text(f'(^|/){names}{end}')}))"
+    return f"({field}.matches({_text(_CLIMBS)}) && {field}.matches({_text(f'(^|/){names}(/|$)')}))"
 
 
 def _is_mounted(holds: Callable[[str], str]) -> str:
@@ -358,10 +368,10 @@ def _mount(mount: Mount, rule: Rule) -> Iterator[tuple[str, str]]:
 def _at_or_below(mount: Mount, field: str) -> str:
     stays = "".join(f" && !{field}.matches({_text(_below(allowed))})" for allowed in mount.allow_below)
     path = mount.destination
-    return f"({field}.matches({_text(_below(path))}){stays} || {_climbs(path, '(/|$)', field)})"
+    return f"({field}.matches({_text(_below(path))}){stays} || {_climbs(path, field)})"
 
 
 def _above(paths: list[str], field: str) -> str:
-    spellings = "|".join(_START + r"\.?$" if each == "/" else _at(each) for each in paths)
-    climbs = [f" || {_climbs(each, _END, field)}" for each in paths if each != "/"]
+    spellings = "|".join(f"{_START}\\.?$|{_TO_ROOT}" if each == "/" else _at(each) for each in paths)
+    climbs = [f" || {_climbs(each, field)}" for each in paths if each != "/"]
     return f"({field}.matches({_text(spellings)}){''.join(climbs)})"

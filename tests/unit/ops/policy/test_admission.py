@@ -155,12 +155,26 @@ PODS: dict[str, Json] = {
     "ephemeral": pod(ephemeralContainers=[{"name": "debug", "targetContainerName": "app", **with_env("A=x")}]),
     **{
         f"volume {path}": pod(with_volumes(path))
-        for path in ("/m/n", "/m//n/", "/./m/./n/.", "m/n", "/m/n/o", "/m/nx", "/m", "/m/.", "/q", "/x/../m/n")
+        for path in (
+            "/m/n",
+            "/m//n/",
+            "/./m/./n/.",
+            "m/n",
+            "/m/n/o",
+            "/m/nx",
+            "/m",
+            "/m/.",
+            "/q",
+            "/x/../m/n",
+            "/m/x/..",
+            "/x/..",
+            "/..",
+        )
     },
     "allowed below": pod(with_volumes("/m/n/ok/x")),
     **{
         f"last words at {path}": pod({"terminationMessagePath": path})
-        for path in ("/dev/termination-log", "/m/n", "/m//n/x", "m/n/ok/x", "/m", "/x/../m/n")
+        for path in ("/dev/termination-log", "/m/n", "/m//n/x", "m/n/ok/x", "/m", "/x/../m/n", "/m/x/../")
     },
     "above, shared": pod(
         {"securityContext": {"privileged": True}, **with_volumes("/m", mountPropagation="Bidirectional")}
@@ -329,6 +343,26 @@ def test_a_policy_file_with_an_error_is_not_exported(tmp_path: Path) -> None:
     done = called("policy", "export", "--admission", str(file))
     assert (done.returncode, done.stdout) == (1, "")
     assert "policy.yaml:1:" in done.stderr
+
+
+def test_what_no_api_server_takes_is_not_exported(tmp_path: Path) -> None:
+    """kube-apiserver 1.36 answers 422 to it, and takes one of 90,000 characters."""
+    file = tmp_path / "policy.yaml"
+    file.write_text(document({"name": "r", "env": [{"name": "A", "oneOf": ["x" * 100_000]}]}))
+    done = called("policy", "export", "--admission", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "too long for the API server (100000 characters): rule r: env A has a value that is not" in done.stderr
+
+
+def test_a_path_that_climbs_is_told_of_where_it_may_lead() -> None:
+    """Where it leads no expression says, and the comments say so."""
+    in_force = policy({"name": "ca", "mounts": [{"hostPath": "/h", "mountPath": "/etc/ssl"}]})
+    server = exported(in_force)
+    for path in ("/a/../etc/ssl", "/etc/a/../ssl/", "/etc/ssl/..", "/etc/ssl/../x", "/a/..", "/a/../etc"):
+        assert server.warnings(volumes(pod(with_volumes(path))), "team-a"), path
+    for path in ("/a/../b", "/etc..", "/..a", "/srv/../var/lib"):
+        assert not server.warnings(volumes(pod(with_volumes(path))), "team-a"), path
+    assert "where a path with `..` leads" in text(in_force, denies=False)
 
 
 def test_of_a_trust_rule_each_variable_and_directory_is_told() -> None:
