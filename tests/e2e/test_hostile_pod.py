@@ -148,6 +148,23 @@ def test_a_product_that_refuses_everything_or_answers_nothing_fails(node: Node, 
         assert suite(node, *options)[:2] == (status, {"innocent": result})
 
 
+def test_ctrl_c_leaves_no_container(node: Node, directory: Path) -> None:
+    """A terminal's goes to each process of the suite. It comes when the container is made, and nobody knows it yet."""
+    runtime = directory / "runtime"
+    runc = f"{RUNTIMES['runc']} --root {directory}/state"
+    interrupt = '[ "$1" != create ] || kill -INT -- "-$(cat suite)"'
+    runtime.write_text(f'#!/bin/bash\ncd {directory}\n{runc} "$@" && {interrupt}\n')
+    runtime.chmod(0o755)
+    script = f'echo $$ >{directory}/suite; exec "$@"'
+    options = ("--runtime", str(runtime), "--expect", str(expectation(node)), "--scratch", str(node.directory))
+    command = ("sh", "-c", script, "sh", sys.executable, str(SUITE), *options, "--case", "innocent")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, start_new_session=True)
+    left = run(*runc.split(), "list", "--quiet").stdout
+    assert (done.returncode, left) == (2, ""), done.stderr
+    assert done.stderr == "hostile-pod: stopped by SIGINT; no container is left\n"
+    assert not list(node.directory.glob("hostile-pod-*"))
+
+
 def test_table_list_and_wrong_use(node: Node) -> None:
     def call(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, str(SUITE), *arguments]
@@ -183,6 +200,10 @@ def test_table_list_and_wrong_use(node: Node) -> None:
         ([{**case, "check": ["mount"]}], "case own: unknown: mount"),
         ([{**case, "on": ["podman"]}], "case own: unknown: podman"),
         ([{"name": "own", "why": "x"}], "case own: it has no check"),
+        ([], "not a list of objects"),
+        ([{**case, "env": "A=1"}], 'case own: env: "A=1" is of the wrong type'),
+        ([{**case, "mounts": [{"at": "/x"}]}], "case own: a mount without"),
+        ([{**case, "exec": {"hwo": "--env"}}], "case own: exec: unknown: hwo"),
     ):
         own.write_text(json.dumps(written))
         status, text = call("--list", "--cases", str(own))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 MARKER = "HOSTILE_POD=1"
@@ -21,6 +24,14 @@ def data(name: str) -> str:
 
 APPLETS = ("cat", "head", "ls", "mkdir", "mknod", "mount", "sh", "sleep", "touch")
 """The programs that cases and looks use."""
+
+
+def run(arguments: list[str], **how: Any) -> subprocess.CompletedProcess[bytes]:
+    """Runs a program for a minute at most. Ctrl-C of a terminal is ours alone. Raises Broken."""
+    try:
+        return subprocess.run(arguments, timeout=60, process_group=0, **how)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Broken(str(error)) from None
 
 
 def make_root(root: Path, busybox: str) -> None:
@@ -40,6 +51,46 @@ def make_root(root: Path, busybox: str) -> None:
                 shutil.copy(library, root / library[1:])
         if program.name != applet:
             (root / "bin" / applet).symlink_to(program.name)
+
+
+class Stop:
+    """Ends the suite at a signal: at once in a `with` of it, else where `look` is called, so that nothing is left."""
+
+    def __init__(self) -> None:
+        self.number, self.at_once = 0, False
+
+    def __call__(self, number: int, _: object) -> None:
+        self.number = number
+        if self.at_once:
+            self.look()
+
+    def look(self) -> None:
+        """Raises Stopped after a signal."""
+        if self.number:
+            raise Stopped(f"stopped by {signal.Signals(self.number).name}; no container is left")
+
+    def __enter__(self) -> None:
+        self.at_once = True
+        self.look()
+
+    def __exit__(self, *_: object) -> None:
+        self.at_once = False
+
+
+def fit(value: Any, form: Any, where: str) -> None:
+    """Raises ValueError unless a value has a form: a type, a list of one, members by name, or `{"": form}` for any."""
+    if not isinstance(value, form if isinstance(form, type | UnionType) else type(form)):
+        raise ValueError(f"{where}: {json.dumps(value)} is of the wrong type")  # noqa: TRY004  # as json.loads does
+    for one in value if isinstance(form, list) else ():
+        fit(one, form[0], where)
+    for name, one in value.items() if isinstance(form, dict) else ():
+        if not {name, ""} & form.keys():
+            raise ValueError(f"{where}: unknown: {name}")
+        fit(one, form.get(name, form.get("")), f"{where}: {name}")
+
+
+class Stopped(BaseException):
+    """A signal came."""
 
 
 class Refused(Exception):

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import io
 import shlex
-import subprocess
 import tarfile
 import tempfile
 import uuid
 from pathlib import Path
 from typing import Any
 
-from base import MARKER, Broken, Refused, make_root
+from base import MARKER, Broken, Refused, make_root, run
 from by_oci import CAPABILITIES
-
-SECONDS = 60
 
 
 class Docker:
@@ -36,10 +33,7 @@ class Docker:
 
     def call(self, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         """Exit status, output and errors of a command. Raises Broken."""
-        try:
-            done = subprocess.run([*self.command, *arguments], input=stdin, capture_output=True, timeout=SECONDS)
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise Broken(str(error)) from None
+        done = run([*self.command, *arguments], input=stdin, capture_output=True)
         return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
 
     def start(self, case: dict[str, Any], scratch: Path) -> Container:
@@ -57,10 +51,13 @@ class Docker:
         options += ["--privileged"] if case.get("privileged") else []
         container = Container(self)
         words = ["run", "--detach", "--name", container.name, *self.runtime, *options, self.image, "/bin/sleep", "3600"]
-        status, _, errors = self.call(*words)
-        if status:
+        try:
+            status, _, errors = self.call(*words)
+            if status:
+                raise Refused(errors.strip().rpartition("\n")[2] or f"exit status {status}")
+        except (Refused, Broken):
             container.remove()
-            raise Refused(errors.strip().rpartition("\n")[2])
+            raise
         return container
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from base import MARKER, Broken, Refused, make_files, make_root
+from base import MARKER, Broken, Refused, make_files, make_root, run
 
 PROCESS = {"cwd": "/", "args": ["/bin/sleep", "3600"], "env": ["PATH=/bin", MARKER], "user": {"uid": 0, "gid": 0}}
 EVERY = """
@@ -50,11 +50,14 @@ class Runtime:
         make_files(rootfs, case.get("image", {}))
         (bundle / "config.json").write_text(json.dumps(_spec(case, scratch)), "utf-8")
         container = Container(self.path, bundle)
-        for verb in (["create", "--bundle", str(bundle), container.id], ["start", container.id]):
-            status, message = container.call(*verb)
-            if status:
-                container.remove()
-                raise Refused(message.strip().rpartition("\n")[2])
+        try:
+            for verb in (["create", "--bundle", str(bundle), container.id], ["start", container.id]):
+                status, message = container.call(*verb)
+                if status:
+                    raise Refused(message.strip().rpartition("\n")[2] or f"{verb[0]}: exit status {status}")
+        except (Refused, Broken):
+            container.remove()
+            raise
         return container
 
 
@@ -70,9 +73,7 @@ class Container:
         """Calls the runtime. What it prints goes to a file: the container keeps the descriptor."""
         output = self.bundle / "output"
         with output.open("wb") as stream:
-            done = subprocess.run(
-                [self.path, *arguments], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, timeout=60
-            )
+            done = run([self.path, *arguments], stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
         return done.returncode, output.read_text("utf-8", "replace")
 
     def exec(self, *command: str, extra: dict[str, Any] | None = None) -> tuple[int, bytes, str]:
@@ -88,10 +89,7 @@ class Container:
             options = [part for entry in extra["env"] for part in ("--env", entry)]
         path = [f"/bin/{command[0]}", *command[1:]] if command else []
         arguments = [self.path, "exec", *options, self.id, *path]
-        try:
-            done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
-        except subprocess.TimeoutExpired as error:
-            raise Broken(str(error)) from None
+        done = run(arguments, stdin=subprocess.DEVNULL, capture_output=True)
         return done.returncode, done.stdout, done.stderr.decode("utf-8", "replace")
 
     def remove(self) -> None:

@@ -23,7 +23,7 @@ import by_cri
 import by_docker
 import by_oci
 import results
-from base import MARKER, Broken, Refused, data, make_files
+from base import MARKER, Broken, Refused, Stop, Stopped, data, fit, make_files
 
 PROBE = ".hostile-pod"
 """The file that every container tries to write to reserved directories."""
@@ -31,11 +31,24 @@ GOOD = ("held", "refused", "not run")
 HALVES = {"hostile": "cases.json", "innocents": "innocents.json"}
 KINDS = ("oci", "cri", "docker")
 """The ways in which a case is started."""
-MEMBERS = {
-    *("id", "name", "severity", "from", "why", "on", "check", "start", "env", "exec", "volumes", "mounts", "devices"),
-    *("capabilities", "privileged", "annotations", "inside", "works", "outside", "image", "spec", "not_on_node"),
+_TEXTS, _ANY = [str], {"": object}
+CASE: dict[str, Any] = {
+    **dict.fromkeys(("id", "name", "severity", "from", "why", "start"), str),
+    **dict.fromkeys(("on", "check", "env", "devices", "capabilities", "not_on_node"), _TEXTS),
+    "privileged": bool,
+    "annotations": {"": str},
+    "volumes": {"": _ANY},
+    "mounts": [{"volume": str, "host": str, "at": str, "readOnly": bool, "optional": bool}],
+    **dict.fromkeys(("image", "spec"), _ANY),
+    "inside": [_TEXTS],
+    "works": [_TEXTS],
+    "outside": [{"rename": _TEXTS}],
+    "exec": {"how": str, "env": _TEXTS},
 }
+"""The form of a case (base.fit)."""
+EXPECTATION: dict[str, Any] = {"env": {"": str | None}, "mounts": {"": str}, "devices": [str]}
 CHECKS = {"env", "exec", "mounts", "devices"}
+STOP = Stop()
 
 
 @dataclass
@@ -49,7 +62,11 @@ class Reserved:
     @classmethod
     def read(cls, text: str, path: str) -> Reserved:
         """Reads an expectation. Raises Broken if the node has not what it names."""
-        read = json.loads(text)
+        try:
+            read = json.loads(text)
+            fit(read, EXPECTATION, path)
+        except ValueError as error:
+            raise Broken(str(error) if path in str(error) else f"{path}: {error}") from None
         found = cls(read.get("env", {}), read.get("mounts", {}), read.get("devices", []))
         for inside, source in found.mounts.items():
             if not Path(source).is_file() and not (Path(source).is_dir() and any(Path(source).iterdir())):
@@ -210,6 +227,7 @@ def run_variant(
 ) -> tuple[str, list[str]]:
     """Starts the container of one variant. Returns its result, one of GOOD, "FAILED" or "error", and the reasons."""
     before = reserved.on_node()
+    STOP.look()
     try:
         container = engine.start(case, scratch)
     except Refused as error:
@@ -220,7 +238,8 @@ def run_variant(
         try:
             for step in case.get("outside", []):
                 os.rename(*(scratch / "volumes" / name for name in step["rename"]))
-            reasons = Look(container, reserved, case, seconds).wrong()
+            with STOP:
+                reasons = Look(container, reserved, case, seconds).wrong()
         except (Broken, OSError) as error:
             return "error", [str(error)]
         finally:
@@ -262,15 +281,19 @@ def run_case(engine: Any, reserved: Reserved, case: dict[str, Any], top: Path, s
 def read_cases(text: str) -> list[dict[str, Any]]:
     """The cases of a file. Raises ValueError for one that would test less than its author meant."""
     read = json.loads(text)
-    if not isinstance(read, list) or not all(isinstance(case, dict) for case in read):
+    if not isinstance(read, list) or not read or not all(isinstance(case, dict) for case in read):
         raise ValueError("not a list of objects")
     for case in read:
         name = case.get("name")
         for word in ("name", "why", "check"):
             if word not in case:
                 raise ValueError(f"case {name}: it has no {word}")
-        if unknown := {*case} - MEMBERS or {*case["check"]} - CHECKS or {*case.get("on", ())} - {*KINDS}:
+        fit(case, CASE, f"case {name}")
+        if unknown := {*case["check"]} - CHECKS or {*case.get("on", ())} - {*KINDS}:
             raise ValueError(f"case {name}: unknown: {', '.join(sorted(unknown))}")
+        sources = [mount.get("host") or mount.get("volume") for mount in case.get("mounts", ()) if "at" in mount]
+        if not all(sources) or len(sources) < len(case.get("mounts", ())) or not str(name).isprintable():
+            raise ValueError(f"case {name}: a mount without `at` and `volume` or `host`, or a name of several lines")
     return read
 
 
@@ -312,45 +335,46 @@ def engine_of(given: argparse.Namespace) -> Any:
     return by_cri.Engine(given.cri, given.image, given.handler, given.namespace, given.cgroup_parent)
 
 
+def say(text: str) -> int:
+    """Prints a text. The exit status: 2 if it could not be written."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is left of it
+        print(f"hostile-pod: standard output: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
 def main() -> int:
     """Exit status: 0 everything held, 1 a case failed, 2 a case or the suite could not be run."""
     parser = argparse.ArgumentParser(prog="hostile-pod", description=__doc__.partition("\n")[0])
+    option = parser.add_argument
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--runtime", metavar="PATH", help="an OCI runtime, or a wrapper of one")
-    what.add_argument(
-        "--cri", metavar="SOCKET", help="the CRI socket of an engine, such as /run/containerd/containerd.sock"
-    )
+    what.add_argument("--cri", metavar="SOCKET", help="an engine's, such as /run/containerd/containerd.sock")
     what.add_argument("--docker", metavar="COMMAND", help="docker, or podman, with options if it needs some")
     what.add_argument("--list", action="store_true", help="print the cases and why they matter; run nothing")
-    parser.add_argument(
-        "--case", metavar="NAME", action="append", default=[], help="run this case alone, by name or id; repeatable"
-    )
-    parser.add_argument("--cases", metavar="FILE", action="append", help="cases in place of the suite's own")
-    parser.add_argument("--half", choices=HALVES, help="only the hostile, or only the agents that many nodes run")
-    parser.add_argument("--expect", metavar="FILE", help="what is reserved (default: README.md)")
-    parser.add_argument(
-        "-o", "--output", choices=("table", "json", "junit", "tap"), default="table", help="default: table"
-    )
-    parser.add_argument("--scratch", metavar="DIR", default="/var/lib", help="where volumes and bundles are made")
-    parser.add_argument(
-        "--seconds", metavar="N", type=float, default=30, help="how long a container's program may take to start"
-    )
-    parser.add_argument(
-        "--busybox", metavar="PATH", default="/bin/busybox", help="used in place of this node's sh, cat, ls, …"
-    )
-    parser.add_argument(
-        "--image", default="docker.io/library/busybox:latest", help="--cri: pulled if the node lacks it"
-    )
-    parser.add_argument("--handler", default="", help="the runtime handler of --cri, or the runtime of --docker")
-    parser.add_argument("--namespace", default="hostile-pod", help="--cri: the namespace of the pods")
-    parser.add_argument("--cgroup-parent", default="", help="--cri: the cgroup of the pods")
+    option("--case", metavar="NAME", action="append", default=[], help="run this case alone, by name or id; repeatable")
+    option("--cases", metavar="FILE", action="append", help="cases in place of the suite's own")
+    option("--half", choices=HALVES, help="only the hostile, or only the agents that many nodes run")
+    option("--expect", metavar="FILE", help="what is reserved (default: README.md)")
+    option("-o", "--output", choices=("table", "json", "junit", "tap"), default="table", help="default: table")
+    option("--scratch", metavar="DIR", default="/var/lib", help="where volumes and bundles are made")
+    option("--seconds", metavar="N", type=float, default=30, help="how long a container's program may take to start")
+    option("--busybox", metavar="PATH", default="/bin/busybox", help="used in place of this node's sh, cat, ls, …")
+    option("--image", default="docker.io/library/busybox:latest", help="--cri: pulled if the node lacks it")
+    option("--handler", default="", help="the runtime handler of --cri, or the runtime of --docker")
+    option("--namespace", default="hostile-pod", help="--cri: the namespace of the pods")
+    option("--cgroup-parent", default="", help="--cri: the cgroup of the pods")
     given = parser.parse_args()
     given.case = {*given.case}
     cases = choose(parser, given)
     if given.list:
-        print("\n".join(f"{case.get('id', '')} {case['name']}: {case['why']}".lstrip() for case in cases))
-        return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))  # so that the containers are removed
+        return say("\n".join(f"{case.get('id', '')} {case['name']}: {case['why']}".lstrip() for case in cases))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as under nohup(1)
+            signal.signal(number, STOP)
     engine = None
     made: list[Path] = []
     try:
@@ -360,7 +384,7 @@ def main() -> int:
         reserved = Reserved.read(expect, given.expect or "expect.json")
         engine = engine_of(given)
         rows = [run_case(engine, reserved, case, top, given.seconds) for case in cases]
-    except (Broken, OSError) as error:
+    except (Broken, OSError, Stopped) as error:
         print(f"hostile-pod: {error}", file=sys.stderr)
         return 2
     finally:
@@ -368,6 +392,6 @@ def main() -> int:
             engine.close()
         for path in made:
             shutil.rmtree(path, ignore_errors=True)
-    print(results.FORMATS[given.output](rows))
     found = {row["result"] for row in rows}
-    return 2 if "error" in found or found == {"not run"} else int("FAILED" in found)
+    unknown = say(results.FORMATS[given.output](rows)) or "error" in found or found == {"not run"}
+    return 2 if unknown else int("FAILED" in found)

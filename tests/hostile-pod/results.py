@@ -40,7 +40,9 @@ def junit(rows: list[Row]) -> str:
         reasons = printable("; ".join(row["reasons"]))
         kind = kinds.get(row["result"])
         inside = (
-            f"<{kind} message={quoteattr(reasons)}/>" if kind else f"<system-out>{escape(row['result'])}</system-out>"
+            f'<{kind} type="{row["result"]}" message={quoteattr(reasons)}/>'
+            if kind
+            else f"<system-out>{escape(row['result'])}</system-out>"
         )
         lines.append(f'  <testcase classname="hostile-pod" name={name}>{inside}</testcase>')
     return "\n".join(['<?xml version="1.0" encoding="UTF-8"?>', *lines, "</testsuite>"])
@@ -52,7 +54,8 @@ def tap(rows: list[Row]) -> str:
     for number, row in enumerate(rows, 1):
         state = "not ok" if row["result"] in ("FAILED", "error") else "ok"
         skip = " # SKIP" if row["result"] == "not run" else ""
-        lines.append(f"{state} {number} - {row['id']} {row['name']}{skip}")
+        name = f"{row['id']} {row['name']}".replace("#", "\\#")  # of a case in a file of one's own
+        lines.append(f"{state} {number} - {name}{skip}")
         lines += [f"# {printable(reason)}" for reason in row["reasons"]]
     return "\n".join(lines)
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+from xml.etree import ElementTree  # of our own output
 
 import hpack
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +18,10 @@ from unit.support import ROOT
 
 sys.path.append(str(ROOT / "tests/hostile-pod"))
 
-import unary  # after the path is set
+import hostile_pod  # after the path is set
+import results
+import unary
+from base import Broken
 
 SUITE = ROOT / "tests/hostile-pod"
 NAMES = st.text(st.characters(codec="ascii", min_codepoint=33), min_size=1, max_size=40)
@@ -38,9 +45,10 @@ def test_the_policy_of_reassert_reserves_what_is_expected() -> None:
 
 
 def test_it_is_small_and_of_no_product() -> None:
-    texts = [path.read_text() for path in SUITE.iterdir() if path.is_file()]
-    assert sum(text.count("\n") for text in texts) <= 1500
-    assert not [text for text in texts if "reassert" in text]
+    texts = {path.name: path.read_text() for path in SUITE.iterdir() if path.is_file()}
+    packed = [text for name, text in texts.items() if name.endswith((".py", ".json"))]  # as build.sh does
+    assert sum(text.count("\n") for text in packed) <= 1500
+    assert not [name for name, text in texts.items() if "reassert" in text]
 
 
 @given(st.lists(st.lists(st.tuples(NAMES, NAMES | st.just("")), max_size=8), max_size=4))
@@ -58,3 +66,49 @@ def test_messages_are_written_as_protobuf_does() -> None:
     message: unary.Message = [(1, [(1, "a"), (2, 300)]), (2, ["x", ""]), (3, {"k": "v"}), (4, True), (5, 0), (6, "")]
     assert unary.encode(message).hex() == "0a060a016110ac02" + "120178" + "1200" + "1a060a016b120176" + "2001"
     assert unary.decode(unary.encode(message))[4] == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("{", "x.json: Expecting property name"),
+        ("[]", "x.json: [] is of the wrong type"),
+        ('{"envs": {"A": "1"}}', "x.json: unknown: envs"),
+        ('{"env": ["A"]}', 'x.json: env: ["A"] is of the wrong type'),
+        ('{"env": {"A": 1}}', "x.json: env: A: 1 is of the wrong type"),
+        ('{"devices": "/dev/fuse"}', 'x.json: devices: "/dev/fuse" is of the wrong type'),
+    ],
+)
+def test_an_expectation_that_would_expect_less_than_it_says_is_refused(written: str, says: str) -> None:
+    with pytest.raises(Broken) as raised:
+        hostile_pod.Reserved.read(written, "x.json")
+    assert str(raised.value).startswith(says)
+
+
+def test_who_reads_no_output_is_no_failed_case() -> None:
+    """Exit status 1 is of a case."""
+    reader, pipe = os.pipe()
+    os.close(reader)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for output in (pipe, full):
+        command = [sys.executable, "-I", str(SUITE), "--list"]
+        done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True)
+        os.close(output)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+
+
+def test_no_name_and_no_reason_changes_what_junit_and_tap_say() -> None:
+    reasons = ['a < b & "c"\x00\x1b[31m\ud800\ufffe', "\nnot ok 1"]
+    names = {"id": "", "severity": "", "from": "", "why": ""}
+    rows = [{**names, "name": "a # TODO <b>", "result": result, "reasons": reasons} for result in results.RESULTS]
+    suite = ElementTree.fromstring(results.junit(rows))
+    inside = [[each.tag for each in case] for case in suite]
+    assert inside == [["system-out"], ["system-out"], ["skipped"], ["failure"], ["error"]]
+    lines = [line for line in results.tap(rows).split("\n") if not line.startswith("# ")]
+    assert lines[2:] == [
+        "ok 1 -  a \\# TODO <b>",
+        "ok 2 -  a \\# TODO <b>",
+        "ok 3 -  a \\# TODO <b> # SKIP",
+        "not ok 4 -  a \\# TODO <b>",
+        "not ok 5 -  a \\# TODO <b>",
+    ]
