@@ -13,7 +13,7 @@ from hook.compile.overlap import always_overlap, contradicting
 from hook.compile.source import Path, PolicyInvalid, Problem, Source
 from hook.compile.trust import ASIDE, DEFAULTS, table
 from hook.core.base.compare import clean, glob_match, is_below, is_pattern
-from hook.core.container.identity import TYPES
+from hook.core.container.identity import SANDBOX, TYPES
 from hook.core.policy.entries import BUILT_BY_THE_RUNTIME, POD_UID
 from hook.core.policy.model import Rule
 from hook.core.policy.sources import DEFAULT, DENY, ELSE, KEEP, Allowed, Env, reserved
@@ -134,9 +134,20 @@ def _explain(source: Source, error: ValidationError) -> list[Problem]:
         given = _given(source, path, value) if isinstance(value, dict) else given
         return [source.problem(path, f"{name}: {given} is not {wanted}{hint}")]
     if error.validator == "minItems":
-        return [source.problem(path, f"{name}: the list is empty; leave it out to match everything")]
+        hint = " to match everything" if "match" in path else ""
+        return [source.problem(path, f"{name}: the list is empty; leave it out{hint}")]
+    if error.validator == "anyOf":
+        forms = " nor ".join(_form(form) for form in argument)
+        return [source.problem(path, f"{name}: {_yaml(value)} is neither {forms}")]
     hint = f"; it takes {expected}" if expected else ""
     return [source.problem(path, f"{name}: {_given(source, path, value)} is not allowed{hint}")]
+
+
+def _form(form: dict[str, Any]) -> str:
+    """What an alternative of the schema takes."""
+    constants = {field: each["const"] for field, each in form.get("properties", {}).items()}
+    shown = ", ".join(f"{field}: {json.dumps(value)}" for field, value in constants.items())
+    return f"{{{shown}}}" if constants else _TYPE_NAMES[form["type"]]
 
 
 def _given(source: Source, path: list[str | int], value: object) -> str:
@@ -234,6 +245,7 @@ def check_meaning(source: Source, shape: Shape) -> Iterator[Problem]:
                 yield place.problem(f"rule {name} reserves nothing: give it {', '.join(fields)} or {last}")
             yield from _check_exclusive(place("deviceAllocations", "exclusive"), rule)
             yield from _check_trust(place("trust"), rule.get("trust") or {})
+            yield from _check_sandbox(place, rule, source.spec().get("exclude"))
             yield from _check_selector(place("match", "podSelector", "matchExpressions"), rule)
     yield from ineffective.warnings(source, valid)
 
@@ -313,10 +325,11 @@ def _check_allowed(place: _Place, env: dict[str, Any], source: Env) -> Iterator[
                 why = "is for allowed values: it needs oneOf or pattern"
                 yield place.problem(f"{field} of {name} {why}", field, key=True)
         return
-    if isinstance(source.instead, str) and source.instead.lower() in ("absent", DENY.lower()):
-        right = DENY if source.instead.lower() == DENY.lower() else "{absent: true}"
-        why = f"gives the container the text {source.instead!r}; did you mean {right}?"
-        yield place.problem(f"{ELSE} of {name} {why}", ELSE, severity="warning")
+    for field, text in ((field, env.get(field)) for field in (ELSE, DEFAULT)):
+        if isinstance(text, str) and text.lower() in ("absent", DENY.lower()) and (field, text) != (ELSE, DENY):
+            right = f"{ELSE}: {DENY if text.lower() == DENY.lower() else '{absent: true}'}"
+            why = f"gives the container the text {text!r}; did you mean {right}?"
+            yield place.problem(f"{field} of {name} {why}", field, severity="warning")
     if source.default is not None and source.instead is None and not source.denies:
         why = f"removes {name}, and default gives it to a container without it; leave one of them out"
         yield place.problem(f"{ELSE} of {name} {why}", ELSE)
@@ -373,6 +386,21 @@ def _check_uid(place: _Place, path: str, field: str) -> Iterator[Problem]:
     """The pod's UID must be a whole name of a path: no part of another name tells pods apart."""
     if any(POD_UID in name and name != POD_UID for name in path.split("/")):
         yield place.problem(f"{field} {path!r}: {POD_UID} must be a whole name between two slashes", field)
+
+
+def _check_sandbox(place: _Place, rule: dict[str, Any], exclude: Any) -> Iterator[Problem]:
+    """A warning of a rule for the sandboxes of pods, which start before a directory for their UID can be made."""
+    needed = [str(mount.get("hostPath", "")) for mount in rule.get("mounts") or () if "onMissingSource" not in mount]
+    needed.append(str((rule.get("trust") or {}).get("bundle", "")))
+    match = rule.get("match") or {}
+    excluded = exclude.get("containerTypes") if isinstance(exclude, dict) else None
+    applies = SANDBOX in match.get("containerTypes", [SANDBOX]) and SANDBOX not in (excluded or ())
+    if applies and any(POD_UID in path for path in needed):
+        why = f"a pod's sandbox container starts before its directory for {POD_UID} is there, so the pod never starts"
+        cure = "add containerTypes: [init, container, ephemeral] to its match"
+        yield place.problem(
+            f"rule {rule['name']}: {why}; {cure}", *(["match"] if match else ["name"]), severity="warning"
+        )
 
 
 def _check_above(place: _Place, mount: dict[str, Any], mounts: list[dict[str, Any]]) -> Iterator[Problem]:

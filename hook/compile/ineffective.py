@@ -12,7 +12,7 @@ from typing import Any
 from hook.compile.source import Path, Problem, Source
 from hook.core.base.compare import glob_match, is_pattern
 from hook.core.policy.entries import POD_UID
-from hook.core.policy.sources import Allowed, reserved
+from hook.core.policy.sources import ONE_OF, PATTERN, Allowed, reserved
 
 _GLOB = "a pattern has `*` for any characters and `?` for one, and no regular expression"
 
@@ -117,6 +117,10 @@ def _allowed(source: Source, place: Path, env: Allowed) -> Iterator[Problem]:
         why = "allows every value"
     elif pattern[:1] == "/" and "/../" in f"{pattern}/":
         why = "matches nothing: no value with .. as a directory is allowed by a pattern"
+    for position, text in enumerate(env.given.get(ONE_OF, ())):
+        if is_pattern(text):
+            about = f"oneOf of {env.name}: {text!r} is this text alone, with its wildcard; {PATTERN} takes a glob"
+            yield source.problem((*place, ONE_OF, position), about, severity="warning")
     if why:
         yield source.problem((*place, "pattern"), f"pattern {pattern!r} of {env.name} {why}", severity="warning")
 

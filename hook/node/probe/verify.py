@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hook.core.base.errors import ReassertError, describe
@@ -18,6 +18,7 @@ from hook.core.facts import Container, Facts
 from hook.core.facts.gather import gather
 from hook.core.linux.idmap import remountable
 from hook.core.plan import Plan, plan
+from hook.core.policy.entries import POD_UID
 from hook.core.policy.model import AUDIT, Match, Policy, excluded
 from hook.core.reserve.edits import Edit
 from hook.core.reserve.exclusive import Closed
@@ -243,6 +244,13 @@ class Attempt:
         directory = tempfile.mkdtemp(dir=self.volumes)
         return hostile.mounts([match.rule for match in self.matches], self.facts.absent_sources, directory, gentle)
 
+    def _of_pods(self) -> Iterator[str]:
+        """Says of each rule that wants a directory of the pod that a test container has none."""
+        for rule in (match.rule for match in self.matches):
+            if any(mount.is_of_pod and not mount.skip_missing for mount in rule.mounts):
+                cause = f"rule {rule.name} wants a directory for {POD_UID}, which no test container has"
+                yield f"{cause}: let its match leave out what `reassert verify` starts (docs/sandboxes.md)"
+
     def finding(self, handler: Handler) -> HandlerResult:
         """Returns the finding of a handler: starts a normal container, then a hostile one.
 
@@ -253,7 +261,9 @@ class Attempt:
             return HandlerResult(handler, UNTRIED, [handler.note or no_runtime])
         progress(f"handler {handler.name}: starting {INNOCENT}")
         innocent = self._once(handler, [], [])
-        if innocent.result in (BLOCKED, UNTRIED, ABSENT):
+        if innocent.result == BLOCKED:
+            return replace(innocent, saw=[*innocent.saw, *self._of_pods()])
+        if innocent.result in (UNTRIED, ABSENT):
             return innocent
         hostile = self._with_ways(self._hostile(handler), handler)
         if innocent.result == EXPOSED and hostile.result != EXPOSED:

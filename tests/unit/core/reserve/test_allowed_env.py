@@ -210,7 +210,10 @@ def test_every_process_has_an_allowed_value_or_none(
             "item 0: oneOf, valueFrom given; it takes exactly one of",
         ),
         ({"name": "X", "oneOf": []}, "oneOf: the list is empty"),
-        ({"name": "X", "oneOf": ["1"], "else": {"value": "1"}}, "else: a mapping is not allowed; it takes"),
+        (
+            {"name": "X", "oneOf": ["1"], "else": {"value": "1"}},
+            "else: a mapping is neither a string nor {absent: true}",
+        ),
         ({"name": "X", "oneOf": [1]}, 'item 0: 1 is not a string; quote it: "1"'),
         ({"name": "X_*", "oneOf": ["1"]}, "env name 'X_*' is a pattern; only absent: true takes one"),
         ({"name": "X", "oneOf": ["a\0"]}, "oneOf of X: a NUL byte cannot be in an env value"),
@@ -225,6 +228,11 @@ def test_every_process_has_an_allowed_value_or_none(
         ),
         ({"name": "HOME", "oneOf": [""], "default": "/", "else": "/"}, "oneOf of HOME: it cannot be empty"),
         ({"name": "HOME", "pattern": "*", "default": "/", "else": "/"}, "pattern of HOME: it matches an empty one"),
+        ({"name": "X", "oneOf": ["1"], "else": None}, "else: nothing is neither a string nor {absent: true}"),
+        (
+            {"name": "X", "oneOf": ["1"], "else": {"absent": False}},
+            "else: a mapping is neither a string nor {absent: true}",
+        ),
     ],
 )
 def test_a_policy_file_with_a_mistake_is_refused_with_its_cure(entry: dict[str, Any], message: str) -> None:
@@ -235,13 +243,25 @@ def test_a_policy_file_with_a_mistake_is_refused_with_its_cure(entry: dict[str, 
         )
     )
     assert [p for p in found if message in p.message and p.severity == "error" and p.line > 4], found
+    assert not [p for p in found if "to match everything" in p.message], found
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
-        ({"name": "X", "oneOf": ["1"], "else": "absent"}, "did you mean {absent: true}?"),
-        ({"name": "X", "oneOf": ["1"], "else": "deny"}, "did you mean Deny?"),
+        ({"name": "X", "oneOf": ["1"], "else": "absent"}, "did you mean else: {absent: true}?"),
+        (
+            {"name": "X", "oneOf": ["1"], "else": "deny"},
+            "else of X gives the container the text 'deny'; did you mean else: Deny?",
+        ),
+        (
+            {"name": "X", "oneOf": ["1"], "default": "Deny"},
+            "default of X gives the container the text 'Deny'; did you mean else",
+        ),
+        (
+            {"name": "X", "oneOf": ["1", "a*"]},
+            "oneOf of X: 'a*' is this text alone, with its wildcard; pattern takes a glob",
+        ),
         ({"name": "X", "pattern": "^a$"}, "and no regular expression"),
         ({"name": "X", "pattern": "(a|b)"}, "and no regular expression"),
         ({"name": "X", "pattern": "a.*"}, "and no regular expression"),

@@ -179,14 +179,32 @@ def test_a_host_path_with_the_uid_is_shown_as_it_is_written() -> None:
     assert (shown["hostPath"], shown["onMissingSource"]) == (OWN["hostPath"], "Fail")
 
 
+APPS = {"containerTypes": ["init", "container", "ephemeral"]}
+
+
+@pytest.mark.parametrize("match", [{}, {"namespaces": ["*"]}, {"containerTypes": ["sandbox", "container"]}])
+def test_a_rule_that_stops_each_pods_sandbox_is_a_warning(match: dict[str, Any]) -> None:
+    """Nobody knows the UID before it starts, so nobody can have made its directory."""
+    more = {"match": match} if match else {}
+    stores = {"name": "r", "trust": {"bundle": "/run/ca/$(pod.uid)", "mount": "Files"}, **more}
+    for each in (rule(OWN, **more), stores):
+        warned = [each for each in problems(document(each)) if each.severity == "warning"]
+        assert ["rule r: a pod's sandbox container starts before" in one.message for one in warned] == [True]
+        assert "add containerTypes: [init, container, ephemeral] to its match" in warned[0].message
+        quiet = document(each, exclude={"containerTypes": ["sandbox"]})
+        assert [each for each in problems(quiet) if each.severity == "warning"] == []
+    skips = rule({**OWN, "onMissingSource": "Skip"}, **more)
+    assert problems(document(skips)) == []
+
+
 @pytest.mark.parametrize("path", ["/run/ca-$(pod.uid)", "/run/$(pod.uid).d/x"])
 def test_the_uid_is_a_whole_name_of_the_path(path: str) -> None:
-    [problem] = problems(document(rule({**OWN, "hostPath": path})))
+    [problem] = problems(document(rule({**OWN, "hostPath": path}, match=APPS)))
     assert "$(pod.uid) must be a whole name between two slashes" in problem.message
     assert problem.severity == "error"
 
 
 def test_what_nothing_expands_is_a_warning_still() -> None:
-    assert problems(document(rule(OWN))) == []
+    assert problems(document(rule(OWN, match=APPS))) == []
     [problem] = problems(document(rule({**OWN, "hostPath": "/run/$(pod.name)"})))
     assert "nothing expands $(pod" in problem.message

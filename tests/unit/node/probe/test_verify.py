@@ -182,6 +182,18 @@ def test_a_refusal_is_no_protection_where_an_innocent_container_is_refused_too(
     assert json.loads(capsys.readouterr().out)["protected"] is False
 
 
+@pytest.mark.parametrize(("more", "says"), [({}, True), ({"onMissingSource": "Skip"}, False)])
+def test_a_rule_for_each_pods_directory_is_named_where_it_stops_the_test_container(
+    local: Make, more: dict[str, str], says: bool
+) -> None:
+    """Else an operator reads that no container starts."""
+    own = {"mounts": [{"hostPath": "/run/ca/$(pod.uid)", "mountPath": "/ca", **more}]}
+    ca = {"name": "ca", "env": [{"name": "CA", "value": "/ca.pem"}]}
+    result, said, _ = found(local(refuse_everything), given=policy(ca, {"name": "own", **own}))
+    cause = "rule own wants a directory for $(pod.uid), which no test container has"
+    assert (result, [each.partition(": let")[0] for each in said[1:]]) == ("starts nothing", [cause] if says else [])
+
+
 def test_a_handler_that_starts_nothing_is_not_protected(local: Make) -> None:
     broken = "a container that overrides nothing does not start: exec: reassert-runc: no such file"
     assert found(local(break_down)) == ("starts nothing", [broken], "")
