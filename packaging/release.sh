@@ -22,6 +22,7 @@ fail() {
 
 key='' root='' output='' registry='' architecture=$(dpkg --print-architecture 2> /dev/null) || fail "dpkg is missing; build on Debian or Ubuntu"
 while [ $# -gt 0 ]; do
+  case $1 in --*) [ "$1" = --help ] || [ -n "${2-}" ] || fail "$1 needs a value; see --help" ;; esac
   case $1 in
   --key) key=$(realpath "$2") ;;
   --root) root=$2 ;;
@@ -31,7 +32,7 @@ while [ $# -gt 0 ]; do
   -h | --help) sed -n '2,/^set -eu/s/^# \{0,1\}//p' "$0"; exit 0 ;;
   *) fail "unknown argument $1; see --help" ;;
   esac
-  shift 2 || fail "an option without its value; see --help"
+  shift 2
 done
 version=$(sed -n 's/^__version__ = "\(.*\)"$/\1/p' hook/__init__.py)
 : "${root:=build/release/root-$architecture}" "${output:=build/release/$version}"

@@ -37,6 +37,7 @@ _CHART_CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 _CHART_FIELD = r'^(apiVersion|name|description|type|version|appVersion|kubeVersion): "?(.+?)"?$'
 _NO_REPOSITORY = '  repository: ""\n'
 _NO_DIGEST = '  digest: ""'
+_REGISTRY = r"[a-z0-9.-]+(:\d+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
 _NO_IMAGE = r"  # There is no public image: .*\n"
 
 
@@ -203,6 +204,10 @@ def write_index(release: Path, entry: dict[str, Any]) -> Path:
 
 def publish(release: Path, registry: str, *, plain_http: bool) -> None:
     """All of it. Raises PublishError."""
+    if not re.fullmatch(_REGISTRY, registry):
+        raise PublishError(
+            f"{registry!r} is no registry: write its host, and a path below it: registry.example/platform"
+        )
     if shutil.which("skopeo") is None:
         raise PublishError("skopeo is missing; on Debian: apt-get install skopeo")
     sums = checked(release)

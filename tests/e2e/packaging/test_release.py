@@ -405,6 +405,22 @@ def test_what_is_published_is_never_replaced(registry: Registry) -> None:
     assert "SHA256SUMS is missing" in registry.publish(release, check=False).stderr
 
 
+@pytest.mark.parametrize("words", [["--publish"], ["--publish", ""], ["--key", "", "--publish", "x"]])
+def test_an_option_without_its_value_builds_nothing(words: list[str]) -> None:
+    """Such as --publish "$REGISTRY" with no such variable. A build takes half an hour."""
+    done = run(str(TOP / "packaging/release.sh"), *words, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"packaging/release.sh: {words[0]} needs a value; see --help\n"
+
+
+@pytest.mark.parametrize(
+    "registry", ["https://registry.example", "Registry.example/Reassert", "registry.example/a b", "/x"]
+)
+def test_what_is_no_registry_is_said_to_be_none(registry: str) -> None:
+    done = run(str(TOP / "packaging/release.sh"), "--publish", registry, check=False)
+    assert (done.returncode, f"{registry!r} is no registry: write its host" in done.stderr) == (1, True)
+
+
 def replaced(archive: Path, release: Path) -> Path:
     """The release with another chart in its archive."""
     work = release.parent / "work"
