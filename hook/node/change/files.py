@@ -121,6 +121,7 @@ def put(path: str, state: State | None) -> None:
             os.unlink(path)
     else:
         _replace(path, state)
+        tree.label(path)
     tree.sync(os.path.dirname(path))
     if state is None:
         oplog.info("file.removed", path=path)

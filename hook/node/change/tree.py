@@ -146,16 +146,16 @@ def place(path: str, content: str) -> None:
     if not os.path.isdir(STAGING) or fingerprint(STAGING) != content:
         raise NodeError(f"{STAGING} is not the program to install at {path}; run the same command again")
     os.rename(STAGING, path)
-    _label()
+    label(PLACE)
 
 
-def _label() -> None:
-    """Gives PLACE the SELinux labels that this node's policy has for it, before anything calls the new program.
+def label(path: str) -> None:
+    """Gives PLACE, or a file in it, the SELinux label that this node's policy has for it, before anything calls it.
 
-    Copies have the labels of their originals, and what is renamed keeps its own. Files that are made in PLACE get its.
+    Copies have the labels of their originals, what is renamed keeps its own, and a new file has that of its directory.
     """
-    if selinux_is_on() and which("restorecon"):
-        command(["restorecon", "-R", PLACE])
+    if f"{path}/".startswith(f"{PLACE}/") and selinux_is_on() and which("restorecon"):
+        command(["restorecon", "-R", path])
 
 
 def lay_out(source: str, directory: str, place: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from hook.node import systemd
 from hook.node.change import tree
-from hook.node.change.files import look
+from hook.node.change.files import FILE, State, look, put
 from hook.node.change.program import program
 from hook.node.errors import NodeError
 from unit.node.opt import Opt
@@ -187,5 +187,18 @@ def test_a_program_gets_the_labels_of_its_place_before_anything_calls_it(
     before = os.readlink(opt.place / "reassert")
     (tmp_path / "enforce").write_text("1")
     opt.install("third")
-    assert log.read_text() == f"-R {opt.place}; {before}\n"
+    assert log.read_text().splitlines()[0] == f"-R {opt.place}; {before}"
     assert opt.in_place() == "third"
+
+
+def test_a_new_file_in_the_place_gets_its_label_and_no_other_file(
+    opt: Opt, machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A package's program lies elsewhere, its dispatchers in /opt, whose type engines may not execute."""
+    log = tmp_path / "ran"
+    machine.program("restorecon", f'for path; do :; done; echo "$*: $(cat $path)" >> {log}')
+    monkeypatch.setattr(systemd, "SELINUX", str(tmp_path / "enforce"))
+    (tmp_path / "enforce").write_text("1")
+    put(str(tmp_path / "config.toml"), State(b"1", FILE, 0o644, os.getuid(), os.getgid()))
+    put(f"{opt.place}/reassert-runc", State(b"2", FILE, 0o755, os.getuid(), os.getgid()))
+    assert log.read_text() == f"-R {opt.place}/reassert-runc: 2\n"
