@@ -27,6 +27,9 @@ _ENV_NAME = re.compile(r"[\w.*?-]+", re.ASCII)
 _EXPANSION = re.compile(r"(?<!\$)\$(\([\w.]+\)|\{\w+[^}]*\}|[A-Za-z_]\w*)", re.ASCII)
 """`$(X)` of kubelet, `${X}` and `$X` of shells."""
 
+LONGEST = 131_071
+"""Bytes of an entry NAME=VALUE that a program can be started with (Linux, MAX_ARG_STRLEN, less the final NUL)."""
+
 _USUAL = ("/usr/bin", "/bin")
 """A PATH without either finds no program in nearly every image."""
 
@@ -100,6 +103,12 @@ def _env(source: Source, place: Path, entry: dict[str, Any]) -> Iterator[Problem
     for field, text in env.literals():
         if match := _EXPANSION.search(text):
             why = f"nothing expands {match[0]}: the container gets these characters"
+            yield source.problem((*place, *field), f"value of {name}: {why}", severity="warning")
+        size = len(f"{name}={text}".encode(errors="surrogatepass"))
+        if size > LONGEST:
+            why = (
+                f"with {size} bytes, no program starts: Linux takes at most {LONGEST} of NAME=VALUE (execve(2), E2BIG)"
+            )
             yield source.problem((*place, *field), f"value of {name}: {why}", severity="warning")
     if isinstance(env, Allowed):
         yield from _allowed(source, place, env)

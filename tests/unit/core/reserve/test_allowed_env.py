@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from typing import Any
 
 import marks
@@ -14,7 +15,7 @@ from hook.core.plan import Plan, plan
 from hook.core.policy.sources import Allowed
 from hook.core.reserve.reserved_env import Reserved
 from hook.entry.write_spec import read, stamp
-from unit.support import container, examples, policy, problems, values_of
+from unit.support import container, document, examples, policy, problems, values_of
 
 pytestmark = marks.promise(
     "An env name with allowed values has one of these in every process, or its `else`", about="Decision"
@@ -268,6 +269,11 @@ def test_a_policy_file_with_a_mistake_is_refused_with_its_cure(entry: dict[str, 
         ({"name": "X", "pattern": "**"}, "allows every value"),
         ({"name": "X", "pattern": "/a/../*"}, "matches nothing"),
         ({"name": "X", "oneOf": ["$(NODE)"]}, "nothing expands $(NODE)"),
+        (
+            {"name": "X", "oneOf": ["1"], "else": "é" * 65_535},
+            "with 131072 bytes, no program starts: Linux takes at most",
+        ),
+        ({"name": "X", "value": "x" * 131_070}, "with 131072 bytes, no program starts: Linux takes at most 131071"),
     ],
 )
 def test_what_means_another_thing_than_it_looks_like_is_a_warning(entry: dict[str, Any], message: str) -> None:
@@ -277,3 +283,11 @@ def test_what_means_another_thing_than_it_looks_like_is_a_warning(entry: dict[st
         )
     )
     assert (message in problem.message, problem.severity) == (True, "warning"), problem
+
+
+def test_the_longest_entry_that_is_no_warning_is_one_that_linux_takes() -> None:
+    """It counts the name, the `=` and a final NUL."""
+    assert problems(document({"name": "r", "env": [{"name": "X", "value": "x" * 131_069}]})) == []
+    subprocess.run(["/bin/true"], env={"X": "x" * 131_069}, check=True)
+    with pytest.raises(OSError, match="Argument list too long"):
+        subprocess.run(["/bin/true"], env={"X": "x" * 131_070}, check=True)
