@@ -26,6 +26,7 @@ from hook.core.facts import Container, Facts
 from hook.core.plan import Plan
 from hook.core.policy import store
 from hook.core.policy.model import Match, Policy, Rule
+from hook.core.policy.sources import Allowed
 from hook.core.policy.trust_layout import ASIDE_PATH, store_of
 from hook.core.reserve.edits import Edit, Reason
 from hook.core.reserve.losses import losses
@@ -185,8 +186,12 @@ def _print_pods(shown: list[_Explained], file: str, node: Node | None, width: in
             print(_line("assumed", ASSUMED, width))
         if one.decided.exclusive is not None:
             print(_line("not judged", OF_A_NODE, width))
+        applied = [match.rule for match in one.decided.matches if match.applies]
+        chosen = [env.name for rule in applied for env in rule.env if isinstance(env, Allowed)]
         for name, lacking in sorted(one.pod.not_given.get(one.case.container.identity.container or "", {}).items()):
-            print(_line("not given", f"{lacking}, which sets {name}", width))
+            unsure = name in chosen or (name.endswith("*") and any(each.startswith(name[:-1]) for each in chosen))
+            why = ": whether the policy allows its value is not known" if unsure else ""
+            print(_line("not given", f"{lacking}, which sets {name}{why}", width))
     if any(isinstance(one.case.adapter, _Elsewhere) and one.case.adapter.has_assumed for one in shown):
         print("\n" + _line("assumed", ELSEWHERE, width))
 

@@ -259,6 +259,16 @@ def test_explain_takes_a_rendered_chart_from_standard_input(suite: Suite) -> Non
     assert "Secret s is not given, and the policy refuses another value of CA" in needed.stderr
 
 
+def test_explain_says_where_it_does_not_know_whether_a_value_is_allowed(suite: Suite) -> None:
+    policy = suite.directory / "policy.yaml"
+    policy.write_text(document({"name": "ca", "env": [{"name": "CA", "oneOf": ["/a", "/b"], "else": "/a"}]}))
+    done = reassert("explain", "-", "--policy", str(policy), input=RENDERED)
+    lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
+    unsure = "whether the policy allows its value is not known"
+    assert f"not given Secret s, which sets CA: {unsure}" in lines, done.stdout + done.stderr
+    assert f"not given ConfigMap m, which sets *: {unsure}" in lines
+
+
 def test_explain_takes_what_the_policy_names_as_there_on_a_laptop(suite: Suite) -> None:
     policy, pod = suite.directory / "policy.yaml", suite.directory / "pod.yaml"
     pod.write_text(POD)
