@@ -32,6 +32,7 @@ if [ "$SUITE" != bookworm ]; then
   fi
   rm -rf "$root/src"
   cp -a "$built/src" "$root"
+  rm "$root"/src/packaging/{build,apt}.sh # as in a release's archive: nothing is built there
 fi
 
 # -- the kernel: its package would make an initramfs, which qemu-user does not finish
