@@ -22,7 +22,7 @@ fail() {
 
 key='' root='' output='' registry='' architecture=$(dpkg --print-architecture 2> /dev/null) || fail "dpkg is missing; build on Debian or Ubuntu"
 while [ $# -gt 0 ]; do
-  case $1 in --*) [ "$1" = --help ] || [ -n "${2-}" ] || fail "$1 needs a value; see --help" ;; esac
+  case $1 in --key | --root | --output | --architecture | --publish) [ -n "${2-}" ] || fail "$1 needs a value; see --help" ;; esac
   case $1 in
   --key) key=$(realpath "$2") ;;
   --root) root=$2 ;;

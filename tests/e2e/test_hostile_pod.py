@@ -157,7 +157,9 @@ def test_ctrl_c_leaves_no_container(node: Node, directory: Path) -> None:
     runtime.chmod(0o755)
     script = f'echo $$ >{directory}/suite; exec "$@"'
     options = ("--runtime", str(runtime), "--expect", str(expectation(node)), "--scratch", str(node.directory))
-    command = ("sh", "-c", script, "sh", sys.executable, str(SUITE), *options, "--case", "innocent")
+    asked = (sys.executable, str(SUITE), *options, "--case", "innocent")
+    # What a shell has started in the background ignores SIGINT, and so do its children.
+    command = ("env", "--default-signal=INT", "sh", "-c", script, "sh", *asked)
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, start_new_session=True)
     left = run(*runc.split(), "list", "--quiet").stdout
     assert (done.returncode, left) == (2, ""), done.stderr

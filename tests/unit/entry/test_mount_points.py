@@ -68,7 +68,7 @@ def test_empty_ones_are_removed_and_times_stay(root: Path) -> None:
     assert (root / "etc").stat().st_mtime_ns == 2
 
 
-@pytest.mark.parametrize("change", ["chown", "chmod", ""])
+@pytest.mark.parametrize("change", [pytest.param("chown", marks=pytest.mark.users), "chmod", ""])
 @pytest.mark.root
 def test_a_directory_that_the_build_has_changed_stays(root: Path, change: str) -> None:
     """A runtime makes all alike, but for crun, which makes those for a directory sticky."""
